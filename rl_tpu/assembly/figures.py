@@ -1,0 +1,395 @@
+"""What a step looks like in figures: rewards, critic, policy, speed."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import psutil
+from absl import logging
+from rich import console as console_lib
+from rich import progress as progress_lib
+
+from rl_tpu.evaluation import evaluate as evaluate_lib
+from rl_tpu.learner import update as update_lib
+from rl_tpu.metrics import diagnostics
+from rl_tpu.metrics import summary
+from rl_tpu.metrics import transcripts as transcripts_lib
+from rl_tpu.records import records
+from rl_tpu.rollout import batching
+from rl_tpu.text import tokenizer as tokenizer_lib
+
+_KEPT_ESTIMATES = ('advantage', 'value', 'return', 'policy_mask')
+
+
+@dataclasses.dataclass
+class History:
+  """What figures over several updates need.
+
+  Attributes:
+    held_out: per update, the critic's held-out scored tokens: (R, V).
+    overflow: counters of L21, summed over the run.
+  """
+
+  held_out: list[tuple[np.ndarray, np.ndarray]] = dataclasses.field(
+      default_factory=list
+  )
+  overflow: dict[str, float] = dataclasses.field(default_factory=dict)
+
+  def pooled(self) -> float | None:
+    """Held-out explained variance, pooled over the later half of the run."""
+    later = self.held_out[len(self.held_out) // 2 :]
+    if not later:
+      return None
+    target = np.concatenate([pair[0] for pair in later])
+    value = np.concatenate([pair[1] for pair in later])
+    if not target.size:
+      return None
+    return diagnostics.explained_variance(target, value)
+
+  def count(self, name: str, value: float) -> None:
+    """Adds to an overflow counter."""
+    self.overflow[name] = self.overflow.get(name, 0.0) + value
+
+  def summary(self) -> dict[str, Any]:
+    """What the run's summary shows of it."""
+    return {'held_out_explained_variance': self.pooled()}
+
+
+def critic_table(
+    batch: batching.Batch, scored: update_lib.Scored
+) -> tuple[diagnostics.CriticTable, np.ndarray]:
+  """All critic tokens of the batch, and which belong to held-out tasks.
+
+  Held-out rollouts (C7) are in the table and in no critic update.
+  """
+  joins = batch.segments.joins
+  mask_BT = np.asarray(joins.critic_mask_BT)
+  place = np.flatnonzero(mask_BT)
+  rollout = np.asarray(joins.rollout_BT).reshape(-1)[place]
+  order = np.lexsort((batch.time_BT.reshape(-1)[place], rollout))
+  place, rollout = place[order], rollout[order]
+  counts = np.bincount(rollout, minlength=len(batch.rollouts))
+  starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
+  column = lambda values: np.asarray(values, object)[rollout]
+  rollouts = batch.rollouts
+  table = diagnostics.CriticTable(
+      value=scored.value_BT.reshape(-1)[place],
+      target=np.asarray(scored.estimates.return_BT).reshape(-1)[place],
+      rollout=column([r.rollout_id for r in rollouts]).astype(str),
+      action_index=np.arange(len(place)) - starts[rollout],
+      length=counts[rollout],
+      bootstrapped=np.asarray(joins.bootstrap_R)[rollout],
+      termination=column([r.termination.value for r in rollouts]).astype(str),
+      source=column([r.source for r in rollouts]).astype(str),
+      family=column([r.task_family for r in rollouts]).astype(str),
+  )
+  return table, np.asarray(batch.held_out_R)[rollout]
+
+
+def training(
+    admitted: Sequence[summary.Judged],
+    discarded: Sequence[records.Rollout],
+    batch: batching.Batch,
+    scored: update_lib.Scored,
+    advantage_BT: np.ndarray,
+    report: update_lib.Report,
+    history: History,
+) -> dict[str, float | None]:
+  """All figures of an update except speed and ledger."""
+  values: dict[str, float | None] = {}
+  values |= summary.reward_figures(admitted, discarded)
+  values |= summary.rollout_figures(admitted, discarded)
+  values |= _critic(batch, scored, history)
+  values |= _advantages(batch, scored, advantage_BT)
+  values |= _updates(report, history)
+  return values
+
+
+def _critic(batch, scored, history) -> dict[str, float | None]:
+  table, held_out = critic_table(batch, scored)
+  values = diagnostics.critic_figures(table.where(~held_out))
+  outside = table.where(held_out)
+  for name, value in diagnostics.critic_figures(outside).items():
+    values[name.replace('critic/', 'critic/holdout/', 1)] = value
+  ended = outside.where(~np.asarray(outside.bootstrapped, bool))
+  history.held_out.append((ended.target, ended.value))
+  values['critic/holdout/explained_variance_pooled'] = history.pooled()
+  if len(table):
+    values['critic/value_mean'] = float(np.mean(table.value))
+  return values
+
+
+def _advantages(batch, scored, advantage_BT) -> dict[str, float | None]:
+  joins = batch.segments.joins
+  mask_BT = np.asarray(joins.policy_mask_BT)
+  values = summary.advantage_figures(
+      np.asarray(scored.estimates.advantage_BT)[mask_BT],
+      np.asarray(advantage_BT)[mask_BT],
+  )
+  rewards_BT = np.asarray(joins.reward_BT, np.float64)
+  included = int(np.asarray(joins.included_R).sum())
+  if included:
+    values['reward/total'] = float(rewards_BT.sum()) / included
+  cut_BT = batch.at_cut_BT & np.asarray(joins.transition_mask_BT)
+  if cut_BT.any():
+    delta = np.asarray(scored.estimates.delta_BT)[cut_BT]
+    values['critic/delta_cut'] = float(delta.mean())
+  return values
+
+
+# The objective's statistics under the names of the dashboard.
+_ACTOR_TAGS = {
+    'loss': 'loss/total',
+    'entropy': 'policy/entropy',
+    'approx_kl_k1': 'policy/approx_kl_k1',
+    'approx_kl_k3': 'policy/approx_kl_k3',
+    'reference_kl_k1': 'policy/kl_reference_k1',
+    'reference_kl_k3': 'policy/kl_reference_k3',
+    'clip_high': 'policy/clip_high',
+    'clip_low': 'policy/clip_low',
+    'dual_clip': 'policy/clip_dual',
+    'ratio_max': 'policy/ratio_max',
+    'ratio_saturated_count': 'policy/ratio_saturated',
+    'grad_norm': 'policy/grad_norm',
+}
+_FIRST_TAGS = {
+    'approx_kl_k1': 'policy/kl_behaviour_k1',
+    'approx_kl_k3': 'policy/kl_behaviour_k3',
+    'behaviour_gap_max': 'policy/behaviour_gap_max',
+    'behaviour_gap_abs': 'policy/behaviour_gap_mean',
+}
+_CRITIC_TAGS = {
+    'loss': 'loss/value',
+    'clip_fraction': 'critic/clip_fraction',
+    'grad_norm': 'critic/grad_norm',
+}
+
+
+def _updates(report, history) -> dict[str, float | None]:
+  values = {}
+  for numbers, tags in (
+      (report.actor, _ACTOR_TAGS),
+      (report.first, _FIRST_TAGS),
+      (report.critic, _CRITIC_TAGS),
+  ):
+    for name, tag in tags.items():
+      if name in numbers:
+        values[tag] = numbers[name]
+  for network, tag in (('actor', 'policy'), ('critic', 'critic')):
+    skipped = len(report.skipped[network])
+    history.count(f'{network}_steps_skipped', skipped)
+    values[f'{tag}/steps_skipped'] = skipped
+  history.count('steps_empty', report.empty)
+  history.count('ratio_saturated', report.actor.get('ratio_saturated_count', 0.0))
+  values['policy/steps_empty'] = report.empty
+  return values
+
+
+def performance(
+    seconds: Mapping[str, float],
+    sampler: Mapping[str, float],
+    batch: batching.Batch,
+    compilations: int,
+    sampled: int,
+) -> dict[str, float]:
+  """Seconds by phase, tokens per second, padding and recompilations."""
+  total = sum(seconds.values())
+  values = {f'perf/seconds/{name}': s for name, s in seconds.items()}
+  values['perf/seconds_total'] = total
+  values['perf/tokens_per_s'] = sampled / max(total, 1e-9)
+  if seconds.get('rollout'):
+    values['perf/generated_tokens_per_s'] = sampled / seconds['rollout']
+  if seconds.get('update'):
+    trained = batch.counts['real_tokens'] / seconds['update']
+    values['perf/trained_tokens_per_s'] = trained
+  values['perf/packing_waste'] = batch.counts['waste']
+  values['perf/real_tokens'] = batch.counts['real_tokens']
+  values['perf/padded_tokens'] = batch.counts['padded_tokens']
+  values['perf/rows'] = batch.counts['rows']
+  values['loss/policy_tokens'] = batch.counts['policy_tokens']
+  values['loss/critic_tokens'] = batch.counts['critic_tokens']
+  values['perf/compilations'] = compilations
+  values['perf/memory_gib'] = _resident_gib()
+  slots = sampler.get('slot_steps', 0.0)
+  if slots:
+    values['perf/slot_use'] = sampler['live_slot_steps'] / slots
+  padded = sampler.get('prefill_padded_tokens', 0.0)
+  if padded:
+    values['perf/prefill_waste'] = 1.0 - sampler['prefill_tokens'] / padded
+  return values
+
+
+def _resident_gib() -> float:
+  return psutil.Process().memory_info().rss / 2**30
+
+
+def evaluation(
+    result: evaluate_lib.Result, training_temperature: float
+) -> dict[str, float]:
+  """Tags of one evaluation."""
+  name = f'eval/t{result.temperature:g}'
+  values = {
+      f'{name}/success': result.success,
+      f'{name}/score': result.mean_score,
+      f'{name}/multi_segment': result.multi_segment,
+      f'{name}/segments': result.segments,
+      f'{name}/excluded': float(result.excluded),
+  }
+  short = None
+  if result.temperature == training_temperature:
+    short = 'eval/success'
+  elif not result.temperature:
+    short = 'eval/greedy'
+  if short:
+    values[short] = result.success
+    values[f'{short}_low'] = result.low
+    values[f'{short}_high'] = result.high
+  return values
+
+
+def histograms(
+    writer: Any,
+    step: int,
+    batch: batching.Batch,
+    scored: update_lib.Scored,
+    advantage_BT: np.ndarray,
+) -> None:
+  """Distributions of advantage, value and target."""
+  joins = batch.segments.joins
+  mask_BT = np.asarray(joins.policy_mask_BT)
+  writer.histogram(step, 'adv/histogram', np.asarray(advantage_BT)[mask_BT])
+  writer.histogram(
+      step, 'rollout/length_histogram', [r.num_tokens for r in batch.rollouts]
+  )
+  scores = [r.terminal_reward for r in batch.rollouts]
+  writer.histogram(
+      step, 'rollout/return_histogram', [s for s in scores if s is not None]
+  )
+
+
+def transcripts(
+    writer: Any,
+    step: int,
+    rollouts: Sequence[records.Rollout],
+    tokenizer: tokenizer_lib.Tokenizer,
+) -> None:
+  """The best and the worst rollout of the batch as Markdown."""
+  scored = [r for r in rollouts if r.terminal_reward is not None and r.segments]
+  if not scored:
+    return
+  best = max(scored, key=lambda r: r.terminal_reward)
+  worst = min(scored, key=lambda r: r.terminal_reward)
+  for name, rollout in (('best', best), ('worst', worst)):
+    writer.text(step, f'sample/{name}', transcripts_lib.markdown(rollout, tokenizer.decode))
+
+
+def write_estimates(
+    path: str,
+    batch: batching.Batch,
+    scored: update_lib.Scored,
+    advantage_BT: np.ndarray,
+) -> None:
+  """Advantage, value and mask of every position, beside the rollouts."""
+  joins = batch.segments.joins
+  arrays = (
+      advantage_BT,
+      scored.value_BT,
+      scored.estimates.return_BT,
+      np.asarray(joins.policy_mask_BT),
+  )
+  columns = {
+      name: batch.unpack(array) for name, array in zip(_KEPT_ESTIMATES, arrays)
+  }
+  with open(path, 'w', encoding='utf-8') as file:
+    for index, rollout in enumerate(batch.rollouts):
+      segments = [
+          {
+              name: np.round(
+                  np.asarray(columns[name][index][k], np.float64), 5
+              ).tolist()
+              for name in _KEPT_ESTIMATES
+          }
+          for k in range(len(rollout.segments))
+      ]
+      line = {'rollout_id': rollout.rollout_id, 'segments': segments}
+      file.write(json.dumps(line) + '\n')
+
+
+def warn(step: int, report: update_lib.Report, batch: batching.Batch) -> None:
+  """Names the rollouts of a minibatch whose gradient was not finite (L18)."""
+  for network, parts in report.skipped.items():
+    for part in parts:
+      ids = [r.rollout_id for r in batch.minibatch_rollouts(part)]
+      logging.error(
+          'update %d: the %s gradient of minibatch %d is not finite; the step'
+          ' was skipped. Rollouts: %s',
+          step, network, part, ' '.join(ids),
+      )
+
+
+class Progress:
+  """One line per update, and a bar of rollouts where a person looks on."""
+
+  def __init__(self) -> None:
+    self._console = console_lib.Console(stderr=True)
+    self._bar = progress_lib.Progress(
+        progress_lib.TextColumn('{task.description}'),
+        progress_lib.BarColumn(),
+        progress_lib.MofNCompleteColumn(),
+        console=self._console,
+        transient=True,
+        disable=not self._console.is_terminal,
+    )
+    self._task = self._bar.add_task('rollouts', total=1)
+
+  def __enter__(self) -> 'Progress':
+    self._bar.start()
+    return self
+
+  def __exit__(self, *exception: Any) -> None:
+    self._bar.stop()
+
+  def on_rollout(self, ended: int, total: int) -> None:
+    """Moves the bar."""
+    self._bar.update(self._task, completed=ended, total=total)
+
+  def on_update(
+      self, step: int, steps: int, values: Mapping[str, float | None]
+  ) -> None:
+    """Prints the update's line."""
+    show = lambda tag: _number(values.get(tag))
+    self._console.print(
+        f'update {step}/{steps}'
+        f'  {show("perf/train_seconds")} s'
+        f'  success {show("reward/success")}'
+        f'  reward {show("reward/raw")}'
+        f'  EV {show("critic/explained_variance")}'
+        f' (held out {show("critic/holdout/explained_variance_pooled")})'
+        f'  entropy {show("policy/entropy")}'
+        f'  tok/s {show("perf/generated_tokens_per_s")}',
+        highlight=False,
+    )
+
+  def on_evaluation(
+      self, step: int, found: Mapping[str, tuple[float, float, float]]
+  ) -> None:
+    """Prints an evaluation's line."""
+    parts = [
+        f'{name} {point:.3f} [{low:.3f}, {high:.3f}]'
+        for name, (point, low, high) in found.items()
+    ]
+    self._console.print(
+        f'held-out success after update {step}: ' + '  '.join(parts),
+        highlight=False,
+    )
+
+
+def _number(value: float | None) -> str:
+  if value is None:
+    return '-'
+  return f'{value:.0f}' if abs(value) >= 100 else f'{value:.3f}'
+
+

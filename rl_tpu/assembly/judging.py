@@ -1,0 +1,92 @@
+"""Judges a stored checkpoint of a run on held-out tasks."""
+
+import dataclasses
+import json
+import os
+from collections.abc import Callable
+from typing import Any
+
+from rl_tpu.assembly import parts
+from rl_tpu.checkpointing import store as store_lib
+from rl_tpu.config import schema
+from rl_tpu.evaluation import evaluate as evaluate_lib
+
+
+def evaluate(
+    config: schema.ExperimentConfig,
+    workdir: str,
+    *,
+    checkpoint: str = 'best',
+    on_start: Callable[[], None] = lambda: None,
+) -> dict[float, tuple[float, float, float]]:
+  """Evaluates one checkpoint at every temperature of `evaluation`.
+
+  Args:
+    config: of the run, overrides of its evaluation applied.
+    workdir: of the run; the figures go to `<workdir>/eval/`.
+    checkpoint: best (by held-out success) or latest.
+    on_start: called when everything is built and checked.
+
+  Returns:
+    Temperature to (point, low, high).
+
+  Raises:
+    ValueError: the run has no whole checkpoint.
+  """
+  store = store_lib.CheckpointStore(
+      os.path.join(workdir, 'checkpoints'), config.checkpoint
+  )
+  step = store.step(checkpoint)
+  if step is None:
+    store.close()
+    raise ValueError(
+        f'--workdir={workdir}: it holds no checkpoint; train it first.'
+    )
+  policy = parts.build_policy(config)
+  learner = parts.build_learner(config, policy.decoder, policy.mesh)
+  sampler = parts.build_sampler(config, policy)
+  world = parts.build_world(config, policy.tokenizer, policy.template)
+  try:
+    state = learner.init_state(
+        policy.params, with_critic=config.advantage.estimator == 'gae'
+    )
+    state, host = store.restore(step, state)
+    sampler.update_weights(
+        host['policy_version'], state.actor.params, 'drain'
+    )
+    on_start()
+    return run_all(config, workdir, step, world, sampler)
+  finally:
+    world.close()
+    store.close()
+
+
+def run_all(
+    config: schema.ExperimentConfig,
+    workdir: str,
+    step: int,
+    world: parts.World,
+    sampler: Any,
+) -> dict[float, tuple[float, float, float]]:
+  """One evaluation per temperature; writes each as JSON."""
+  source = world.tasks('eval')
+  count = config.evaluation.final_tasks or config.evaluation.tasks
+  tasks = [source[i] for i in range(min(count, len(source)))]
+  folder = os.path.join(workdir, 'eval')
+  os.makedirs(folder, exist_ok=True)
+  found = {}
+  for temperature in config.evaluation.temperatures:
+    sampling = dataclasses.replace(config.sampling, temperature=temperature)
+    runner = world.runner(sampler, sampling, build=sampler.build_id)
+    result, _ = evaluate_lib.evaluate(
+        runner.collect,
+        tasks,
+        temperature=temperature,
+        seed=config.seed,
+        resamples=config.evaluation.bootstrap,
+    )
+    found[temperature] = (result.success, result.low, result.high)
+    path = os.path.join(folder, f'{step:06d}-t{temperature:g}-verb.json')
+    with open(path, 'w', encoding='utf-8') as file:
+      json.dump(dataclasses.asdict(result), file, indent=1)
+  return found

@@ -1,0 +1,319 @@
+"""Builds the parts of a run from its config, checking before it starts.
+
+The same parts serve train, evaluate and sft. Everything a user can get wrong
+is found here, before a device computes and before a file is written.
+"""
+
+import dataclasses
+import functools
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+
+from rl_tpu.config import loading
+from rl_tpu.config import schema
+from rl_tpu.environments import protocol
+from rl_tpu.isolation import remote
+from rl_tpu.learner import learner as learner_lib
+from rl_tpu.models import config as model_config
+from rl_tpu.models import huggingface
+from rl_tpu.records import records
+from rl_tpu.rollout import runner as runner_lib
+from rl_tpu.rollout import session as session_lib
+from rl_tpu.sampler import engine as engine_lib
+from rl_tpu.sampler import sampler as sampler_lib
+from rl_tpu.sampler import weights
+from rl_tpu.sharding import mesh as mesh_lib
+from rl_tpu.text import chat
+from rl_tpu.text import tokenizer as tokenizer_lib
+from rl_tpu.verifiers import pooled
+
+
+@dataclasses.dataclass
+class World:
+  """What rollouts need apart from the policy: tasks, environment, verifier.
+
+  Attributes:
+    config: the experiment.
+    tokenizer: of the model folder.
+    template: its chat template.
+    spec: of the environment.
+    verifier: in its worker pool; None for scripted runs without one.
+    acquire: hands out an environment, None while all are taken.
+    pool: worker processes of environments that block; None if inline.
+  """
+
+  config: schema.ExperimentConfig
+  tokenizer: tokenizer_lib.Tokenizer
+  template: chat.ChatTemplate
+  spec: protocol.EnvironmentSpec
+  verifier: pooled.PooledVerifier
+  acquire: Callable[[], runner_lib.EnvironmentHandle | None]
+  pool: remote.RemotePool | None
+
+  def tasks(self, split: str) -> Sequence[records.Task]:
+    """The task source of a split."""
+    config = self.config.tasks
+    return loading.construct(
+        config.target, config.settings, setting='tasks', split=split
+    )
+
+  def sessions(
+      self, sampling: schema.SamplingConfig, build: str
+  ) -> Callable[[session_lib.Job], session_lib.Session]:
+    """A factory of sessions that sample with the given settings."""
+    config = self.config
+    rules = config.termination
+    flags = config.budgets
+    ends = flags.budget_visible or flags.holds_at_eval
+    terminal = {'terminal': True, 'bootstrap': False, 'auto': ends}
+    settings = session_lib.Settings(
+        budgets=config.budgets,
+        compaction=config.compaction,
+        sampling=sampling,
+        reward_weights=dict(config.reward.weights),
+        scores_truncations=(
+            terminal[rules.budget_truncation]
+            or terminal[rules.context_truncation]
+        ),
+        verifier_id=self.verifier.verifier_id,
+        verifier_version=self.verifier.version,
+        sampler_build=build,
+        sampler_dtype=config.model.dtype,
+    )
+    return functools.partial(
+        session_lib.Session,
+        spec=self.spec,
+        template=self.template,
+        tokenizer=self.tokenizer,
+        settings=settings,
+    )
+
+  def runner(
+      self,
+      sampler: Any,
+      sampling: schema.SamplingConfig,
+      *,
+      build: str,
+      on_end: Callable[[int, int], None] | None = None,
+  ) -> runner_lib.Runner:
+    """A runner of sessions over a sampler."""
+    return runner_lib.Runner(
+        sampler,
+        self.acquire,
+        self.verifier.score_async,
+        self.sessions(sampling, build),
+        fault_of=runner_lib.fault_of,
+        on_end=on_end,
+    )
+
+  def close(self) -> None:
+    """Ends the worker processes."""
+    self.verifier.close()
+    if self.pool is not None:
+      self.pool.close()
+
+
+def build_world(
+    config: schema.ExperimentConfig,
+    tokenizer: tokenizer_lib.Tokenizer,
+    template: chat.ChatTemplate,
+) -> World:
+  """Builds tasks, environment and verifier, and checks the window.
+
+  Raises:
+    ValueError: a stop text that is no token, a window that the instruction
+      does not leave room in, settings that a class does not take.
+  """
+  for text in config.sampling.stop:
+    tokenizer.token_id(text)
+  environment = loading.construct(
+      config.environment.target,
+      config.environment.settings,
+      setting='environment',
+  )
+  spec = environment.spec
+  if spec.blocking and config.environment.isolation == 'inline':
+    raise ValueError(
+        f"environment.isolation = 'inline': {spec.name} blocks; use"
+        ' environment.isolation=process.'
+    )
+  if (
+      config.compaction.author == 'runtime'
+      and 'runtime_summary' not in spec.capabilities
+  ):
+    raise ValueError(
+        f"compaction.author = 'runtime': {spec.name} writes no summaries; use"
+        ' compaction.author=policy.'
+    )
+  _check_window(config, environment, tokenizer, template)
+  pool = None
+  if config.environment.isolation == 'process':
+    pool = remote.RemotePool(
+        config.environment.target,
+        dict(config.environment.settings),
+        workers=config.environment.workers,
+        timeout_s=config.environment.step_timeout_s,
+    )
+    acquire = pool.acquire
+  else:
+    settings = dict(config.environment.settings)
+    cls = loading.import_target(config.environment.target)
+    acquire = lambda: runner_lib.InlineEnvironment(cls(**settings))
+  verifier = pooled.PooledVerifier(
+      config.verifier.target,
+      dict(config.verifier.settings),
+      workers=config.verifier.workers,
+      timeout_s=config.verifier.timeout_s,
+  )
+  return World(config, tokenizer, template, spec, verifier, acquire, pool)
+
+
+def _check_window(config, environment, tokenizer, template) -> None:
+  """Resets once: the opening, a reply and a summary must fit the window."""
+  window = config.budgets.window
+  if window is None:
+    raise ValueError('budgets.window = None: set the tokens of a segment.')
+  source = loading.construct(
+      config.tasks.target, config.tasks.settings, setting='tasks', split='train'
+  )
+  if not len(source):
+    raise ValueError(f'tasks.target = {config.tasks.target}: it has no tasks.')
+  observation = environment.reset(source[0], source[0].seed)
+  opening = [*environment.instruction(), *observation.messages]
+  opening += observation.prompt
+  environment.close()
+  used = len(chat.Conversation(template, tokenizer).open(opening))
+  if used + config.sampling.max_turn_tokens > window:
+    raise ValueError(
+        f'budgets.window = {window}: the instruction takes {used} tokens and a'
+        f' reply up to {config.sampling.max_turn_tokens}'
+        ' (sampling.max_turn_tokens); use a window of at least'
+        f' {used + config.sampling.max_turn_tokens}.'
+    )
+  if window > config.batching.row_length:
+    raise ValueError(
+        f'batching.row_length = {config.batching.row_length} is shorter than'
+        f' budgets.window = {window}; a segment is never cut to fit a row.'
+    )
+
+
+@dataclasses.dataclass
+class Policy:
+  """The model's side: mesh, decoder, sampler and learner."""
+
+  mesh: jax.sharding.Mesh
+  decoder: model_config.DecoderConfig
+  params: Any
+  tokenizer: tokenizer_lib.Tokenizer
+  template: chat.ChatTemplate
+
+
+def build_policy(config: schema.ExperimentConfig) -> Policy:
+  """Reads the model folder onto the mesh.
+
+  Raises:
+    ValueError: a mesh that the devices or the rows do not fit, a folder that
+      lacks a file or a tensor, a tokenizer larger than the model.
+  """
+  mesh = mesh_lib.make_mesh(config.mesh)
+  for rows, name in (
+      (config.batching.rows_per_microbatch, 'batching.rows_per_microbatch'),
+  ):
+    mesh_lib.check_rows(mesh, rows, name)
+  tokenizer = tokenizer_lib.Tokenizer.from_folder(config.model.path)
+  template = chat.ChatTemplate.from_folder(config.model.path)
+  decoder, params = huggingface.load(config.model.path, mesh=mesh)
+  if tokenizer.size > decoder.vocab_size:
+    raise ValueError(
+        f'model.path = {config.model.path}: the tokenizer has'
+        f' {tokenizer.size} tokens, the model {decoder.vocab_size} rows.'
+    )
+  decoder = dataclasses.replace(decoder, usable_vocab=tokenizer.size)
+  if decoder.max_length < config.budgets.window:
+    raise ValueError(
+        f'budgets.window = {config.budgets.window}: the model has'
+        f' {decoder.max_length} positions.'
+    )
+  return Policy(mesh, decoder, params, tokenizer, template)
+
+
+def build_learner(
+    config: schema.ExperimentConfig,
+    decoder: model_config.DecoderConfig,
+    mesh: jax.sharding.Mesh,
+    *,
+    supervised: bool = False,
+) -> learner_lib.Learner:
+  """The learner with each room's own settings."""
+  return learner_lib.Learner(
+      decoder,
+      mesh,
+      model=config.model,
+      temperature=config.sampling.temperature,
+      clip=config.clip,
+      kl=config.kl,
+      loss=config.loss,
+      gae_config=config.gae,
+      critic=config.critic,
+      actor_optimizer=config.actor_optimizer,
+      critic_optimizer=config.critic_optimizer,
+      supervised=supervised,
+  )
+
+
+def build_sampler(
+    config: schema.ExperimentConfig, policy: Policy
+) -> sampler_lib.JetStreamSampler:
+  """The decode engine on its own mesh, and its weight store."""
+  mesh = policy.mesh
+  if config.sampler.devices:
+    mesh = mesh_lib.make_mesh(
+        schema.MeshConfig(), jax.devices()[: config.sampler.devices]
+    )
+  mesh_lib.check_rows(mesh, config.sampler.slots, 'sampler.slots')
+  mesh_lib.check_rows(mesh, config.sampler.prefill_rows, 'sampler.prefill_rows')
+  engine = engine_lib.PolicyEngine(
+      decoder_config=policy.decoder,
+      mesh=mesh,
+      slots=config.sampler.slots,
+      tokens_per_call=config.sampler.tokens_per_call,
+      prefill_buckets=config.sampler.prefill_buckets,
+      prefill_rows=config.sampler.prefill_rows,
+      max_length=config.budgets.window,
+      dtype=config.model.dtype,
+  )
+  return sampler_lib.JetStreamSampler(engine, weights.PolicyStore(engine))
+
+
+def check_workdir(
+    workdir: str, config: schema.ExperimentConfig
+) -> schema.ExperimentConfig | None:
+  """The config that a used work directory was started with.
+
+  Returns:
+    None for a fresh directory.
+
+  Raises:
+    ValueError: it belongs to another experiment or other settings.
+  """
+  path = os.path.join(workdir, 'config.json')
+  if not os.path.exists(path):
+    return None
+  before = loading.load(path)
+  if before.name != config.name:
+    raise ValueError(
+        f'--workdir={workdir}: it holds experiment {before.name!r}, not'
+        f' {config.name!r}; choose another directory.'
+    )
+  # How long to go on may change when a run is taken up again.
+  free = {'steps', 'time_limit_s'}
+  names = [n for n in loading.differences(before, config) if n not in free]
+  if names:
+    raise ValueError(
+        f'--workdir={workdir}: its run was started with other settings:'
+        f' {", ".join(names)}; choose another directory.'
+    )
+  return before

@@ -1,0 +1,453 @@
+"""A training run: the stages that `trainer.train` calls, in its order.
+
+Each stage hands plain data to the next. The run object holds what outlives a
+step: device state, cursors, counters, writers.
+"""
+
+import contextlib
+import dataclasses
+import json
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+from absl import logging
+
+from rl_tpu.advantages import groups
+from rl_tpu.advantages import normalise
+from rl_tpu.assembly import figures
+from rl_tpu.assembly import parts
+from rl_tpu.checkpointing import store as store_lib
+from rl_tpu.config import loading
+from rl_tpu.config import schema
+from rl_tpu.config import validation
+from rl_tpu.evaluation import evaluate as evaluate_lib
+from rl_tpu.learner import state as state_lib
+from rl_tpu.learner import update as update_lib
+from rl_tpu.metrics import phases
+from rl_tpu.metrics import writers
+from rl_tpu.records import jsonl
+from rl_tpu.records import records
+from rl_tpu.rollout import admission
+from rl_tpu.rollout import batching
+from rl_tpu.rollout import ledger as ledger_lib
+from rl_tpu.rollout import session as session_lib
+from rl_tpu.sharding import compile_count
+from rl_tpu.tasks import cursor as cursor_lib
+
+
+@dataclasses.dataclass
+class TrainingRun:
+  """State and stages of one run."""
+
+  config: schema.ExperimentConfig
+  workdir: str
+  world: parts.World
+  policy: parts.Policy
+  learner: Any
+  updater: update_lib.Updater
+  sampler: Any
+  state: state_lib.TrainState
+  cursor: cursor_lib.TaskCursor
+  eval_tasks: Sequence[records.Task]
+  checkpoints: store_lib.CheckpointStore
+  writer: writers.Writers
+  progress: Any
+  reference_id: str
+  compiles: compile_count.CompileCounter
+  update_index: int = 0
+  version: int = 0
+  ledger: ledger_lib.Ledger = dataclasses.field(
+      default_factory=ledger_lib.Ledger
+  )
+  running: dict[str, Any] = dataclasses.field(default_factory=dict)
+  clock: phases.PhaseClock = dataclasses.field(
+      default_factory=phases.PhaseClock
+  )
+  earlier_s: float = 0.0
+  totals: dict[str, float] = dataclasses.field(default_factory=dict)
+  history: figures.History = dataclasses.field(default_factory=figures.History)
+  results: dict[str, Any] = dataclasses.field(default_factory=dict)
+  stopped: str = 'steps'
+  compiles_seen: int = 0
+
+  # --- loop control --------------------------------------------------------
+
+  def goes_on(self, stop: Callable[[], bool]) -> bool:
+    """False when the steps are done, time is up, or a stop was asked for."""
+    if self.update_index >= self.config.steps:
+      self.stopped = 'steps'
+    elif stop():
+      self.stopped = 'signal'
+    elif (
+        self.config.time_limit_s is not None
+        and self.training_s() >= self.config.time_limit_s
+    ):
+      self.stopped = 'time_limit'
+    else:
+      self.update_index += 1
+      return True
+    return False
+
+  def training_s(self) -> float:
+    """Training seconds, those before a resume included."""
+    return self.earlier_s + self.clock.training_s()
+
+  # --- rows 1 to 5: rollouts -----------------------------------------------
+
+  def take_tasks(self) -> list[session_lib.Job]:
+    """The next tasks as jobs, `group.size` rollouts of each."""
+    tasks = self.cursor.take(self.config.batching.tasks_per_batch)
+    jobs = []
+    for place, task in enumerate(tasks):
+      number = (self.update_index - 1) * len(tasks) + place
+      for member in range(self.config.group.size):
+        jobs.append(
+            session_lib.Job(
+                rollout_id=f'{number:07d}-{member}',
+                task=task,
+                seed=session_lib.derive_seed(self.config.seed, number, member),
+                group_id=(
+                    f'{number:07d}' if self.config.group.size > 1 else None
+                ),
+            )
+        )
+    return jobs
+
+  def collect(self, jobs: Sequence[session_lib.Job]) -> list[records.Rollout]:
+    """Runs the jobs under the published weights."""
+    self.sampler.reset_stats()
+    self.ledger.start(len(jobs))
+    with self.clock.phase('rollout'):
+      runner = self.world.runner(
+          self.sampler,
+          self.config.sampling,
+          build=self.sampler.build_id,
+          on_end=self.progress.on_rollout,
+      )
+      rollouts = runner.collect(jobs)
+    now = time.time()
+    return [
+        dataclasses.replace(r, t_enqueued=r.t_end, t_consumed=now)
+        for r in rollouts
+    ]
+
+  def admit(self, rollouts: Sequence[records.Rollout]) -> admission.Admission:
+    """Decides what is trained on and counts the rest with its reason."""
+    with self.clock.phase('batch'):
+      admitted = admission.admit(
+          rollouts,
+          termination=self.config.termination,
+          data=self.config.data,
+          group=self.config.group,
+          estimator=self.config.advantage.estimator,
+          row_length=self.config.batching.row_length,
+          current_version=self.version,
+      )
+      self.ledger.record(admitted)
+      self.ledger.assert_balanced()
+    return admitted
+
+  # --- rows 6 to 8: batch, scores, advantages ------------------------------
+
+  def pack(self, admitted: admission.Admission) -> batching.Batch:
+    """Packs rollouts into rows of static shape."""
+    with self.clock.phase('batch'):
+      return batching.build(
+          admitted,
+          batching=self.config.batching,
+          gae=self.config.gae,
+          critic=self.config.critic,
+          loss=self.config.loss,
+          compaction=self.config.compaction,
+      )
+
+  def score(self, batch: batching.Batch) -> update_lib.Scored:
+    """Values, log-probs and the recursion over action tokens."""
+    with self.clock.phase('score'):
+      return self.updater.score(self.state, batch.segments, batch.minibatches)
+
+  def normalise(
+      self, batch: batching.Batch, scored: update_lib.Scored
+  ) -> np.ndarray:
+    """Advantages as the actor sees them: normalised, or of a group."""
+    with self.clock.phase('score'):
+      config = self.config.advantage
+      if config.estimator != 'gae':
+        return groups.advantages(batch, config, self.config.group)
+      advantage_BT, self.running = normalise.normalise(
+          scored.estimates.advantage_BT,
+          batch.segments.joins,
+          config=config,
+          sources=batch.sources,
+          running=self.running,
+      )
+      return advantage_BT
+
+  # --- rows 9 and 10: update, publish --------------------------------------
+
+  def update(
+      self,
+      batch: batching.Batch,
+      scored: update_lib.Scored,
+      advantage_BT: np.ndarray,
+  ) -> update_lib.Report:
+    """Critic passes, then the actor's epochs."""
+    with self.clock.phase('update'):
+      self.state, report = self.updater.update(
+          self.state,
+          scored,
+          advantage_BT=advantage_BT,
+          policy_weight_BT=batch.policy_weight_BT,
+          critic_weight_BT=batch.critic_weight_BT,
+          minibatches=batch.minibatches,
+          train_actor=self.update_index > self.config.critic.warmup_steps,
+      )
+    return report
+
+  def publish(self) -> None:
+    """Pushes the new weights to the sampler as the next version."""
+    with self.clock.phase('publish'):
+      self.version += 1
+      self.sampler.update_weights(
+          self.version, self.state.actor.params, self.config.sampler.sync
+      )
+
+  # --- row 11: figures, checkpoints, evaluation ----------------------------
+
+  def record(
+      self,
+      rollouts: Sequence[records.Rollout],
+      admitted: admission.Admission,
+      batch: batching.Batch,
+      scored: update_lib.Scored,
+      advantage_BT: np.ndarray,
+      report: update_lib.Report,
+  ) -> None:
+    """Writes figures, transcripts and the rollouts themselves."""
+    with self.clock.phase('record'):
+      step = self.update_index
+      folder = os.path.join(self.workdir, 'rollouts')
+      jsonl.write(os.path.join(folder, f'{step:06d}.jsonl'), rollouts)
+      figures.write_estimates(
+          os.path.join(folder, f'estimates-{step:06d}.jsonl'),
+          batch, scored, advantage_BT,
+      )
+      values = figures.training(
+          admitted.judged, admitted.discarded, batch, scored, advantage_BT,
+          report, self.history,
+      )
+      sampled = sum(r.num_actions for r in rollouts)
+      compiled, self.compiles_seen = (
+          self.compiles.count - self.compiles_seen, self.compiles.count
+      )
+      values |= figures.performance(
+          self.clock.next_step(), self.sampler.stats(), batch, compiled,
+          sampled,
+      )
+      values |= self.ledger.figures()
+      values['policy/version'] = self.version
+      self.totals['sampled_tokens'] = (
+          self.totals.get('sampled_tokens', 0.0) + sampled
+      )
+      values['rollout/sampled_tokens_total'] = self.totals['sampled_tokens']
+      values['perf/train_seconds'] = self.training_s()
+      self.writer.scalars(step, values)
+      if step % self.config.log.histograms_every == 0:
+        figures.histograms(self.writer, step, batch, scored, advantage_BT)
+      if step % self.config.log.transcripts_every == 0:
+        figures.transcripts(self.writer, step, rollouts, self.world.tokenizer)
+      figures.warn(step, report, batch)
+      self.progress.on_update(step, self.config.steps, values)
+
+  def save_when_due(self) -> None:
+    """Saves one composite every `checkpoint.every` updates."""
+    every = self.config.checkpoint.every
+    if every and self.update_index % every == 0:
+      self.save(None)
+
+  def save(self, success: float | None) -> None:
+    """Saves networks, optimizers and cursors as one step."""
+    with self.clock.phase('checkpoint'):
+      host = {
+          'policy_version': self.version,
+          'update': self.update_index,
+          'cursor': self.cursor.state(),
+          'seed': self.config.seed,
+          'reference_id': self.reference_id,
+          'ledger': self.ledger.state(),
+          'reward_statistics': normalise.state(self.running),
+          'overflow': self.history.overflow,
+          # Every batch is collected and consumed within its update, so no
+          # rollout is queued at a save.
+          'queue': [],
+          'training_s': self.training_s(),
+          'totals': self.totals,
+          'results': self.results,
+      }
+      self.checkpoints.save(
+          self.update_index, self.state, host, success=success
+      )
+
+  def evaluate_when_due(self) -> None:
+    """Evaluates every `evaluation.every` updates and marks the best."""
+    every = self.config.evaluation.every
+    if every and self.update_index % every == 0:
+      self._evaluate(self.config.evaluation.tasks)
+
+  def evaluate_first(self) -> None:
+    """Success of the start, once per work directory."""
+    if self.config.steps and 'before' not in self.results:
+      count = self.config.evaluation.final_tasks or self.config.evaluation.tasks
+      self.results['before'] = self._evaluate(count)
+
+  def _evaluate(self, count: int) -> dict[str, list[float]]:
+    config = self.config.evaluation
+    found, values, folder = {}, {}, os.path.join(self.workdir, 'eval')
+    os.makedirs(folder, exist_ok=True)
+    tasks = [self.eval_tasks[i] for i in range(min(count, len(self.eval_tasks)))]
+    with self.clock.phase('evaluate'):
+      for temperature in config.temperatures:
+        sampling = dataclasses.replace(
+            self.config.sampling, temperature=temperature
+        )
+        runner = self.world.runner(
+            self.sampler, sampling, build=self.sampler.build_id,
+            on_end=self.progress.on_rollout,
+        )
+        result, rollouts = evaluate_lib.evaluate(
+            runner.collect, tasks, temperature=temperature,
+            seed=self.config.seed, resamples=config.bootstrap,
+        )
+        found[f'{temperature:g}'] = [result.success, result.low, result.high]
+        values |= figures.evaluation(result, self.config.sampling.temperature)
+        stem = os.path.join(folder, f'{self.update_index:06d}-t{temperature:g}')
+        jsonl.write(stem + '.jsonl', rollouts)
+        path = stem + '.json'
+        with open(path, 'w', encoding='utf-8') as file:
+          json.dump(dataclasses.asdict(result), file, indent=1)
+    self.writer.scalars(self.update_index, values)
+    self.progress.on_evaluation(self.update_index, found)
+    return found
+
+  def finish(self) -> dict[str, Any]:
+    """Evaluates the end, saves it, and returns the summary."""
+    count = self.config.evaluation.final_tasks or self.config.evaluation.tasks
+    after = self._evaluate(count)
+    self.results['after'] = after
+    first = next(iter(after.values()))
+    self.save(first[0])
+    seconds = self.training_s()
+    return {
+        'before': _by_temperature(self.results.get('before', {})),
+        'after': _by_temperature(after),
+        'phase_s': dict(self.clock.total),
+        'tokens_per_s': self.totals.get('sampled_tokens', 0.0) / max(seconds, 1e-9),
+        'workdir': self.workdir,
+        'checkpoint': os.path.join(
+            self.checkpoints.folder, str(self.update_index)
+        ),
+        'updates': self.update_index,
+        'train_s': seconds,
+        'stopped': self.stopped,
+        **self.history.summary(),
+    }
+
+  def restore(self) -> None:
+    """Takes up the latest whole checkpoint, if there is one."""
+    for step in self.checkpoints.ignored_steps():
+      logging.warning('checkpoint %d is not whole and is ignored', step)
+    step = self.checkpoints.step('latest')
+    if step is None:
+      return
+    self.state, host = self.checkpoints.restore(step, self.state)
+    self.update_index = host['update']
+    self.version = host['policy_version']
+    self.cursor.restore(host['cursor'])
+    self.ledger = ledger_lib.Ledger.from_state(host['ledger'])
+    self.running = normalise.from_state(host['reward_statistics'])
+    self.history.overflow = host['overflow']
+    self.earlier_s = host['training_s']
+    self.totals = host['totals']
+    self.results = host['results']
+    logging.info('resumed after update %d', self.update_index)
+
+
+def _by_temperature(found: dict[str, list[float]]) -> dict[float, tuple]:
+  return {float(name): tuple(figures) for name, figures in found.items()}
+
+
+@contextlib.contextmanager
+def open_run(
+    config: schema.ExperimentConfig, workdir: str
+) -> Iterator[TrainingRun]:
+  """Builds a run, restores it where it was, and closes it whatever happens.
+
+  Raises:
+    ValueError: whatever cannot work, before anything is written.
+  """
+  validation.validate(config)
+  used = parts.check_workdir(workdir, config)
+  compiles = compile_count.CompileCounter()
+  policy = parts.build_policy(config)
+  learner = parts.build_learner(config, policy.decoder, policy.mesh)
+  sampler = parts.build_sampler(config, policy)
+  world = parts.build_world(config, policy.tokenizer, policy.template)
+  with contextlib.ExitStack() as stack:
+    stack.callback(world.close)
+    stack.enter_context(compiles)
+    run = _build(config, workdir, used, policy, learner, sampler, world, compiles)
+    stack.callback(run.checkpoints.close)
+    stack.callback(run.writer.close)
+    stack.enter_context(run.progress)
+    yield run
+
+
+def _build(config, workdir, used, policy, learner, sampler, world, compiles):
+  os.makedirs(os.path.join(workdir, 'rollouts'), exist_ok=True)
+  if used is None:
+    loading.save(config, os.path.join(workdir, 'config.json'))
+  gae = config.advantage.estimator == 'gae'
+  state = learner.init_state(policy.params, with_critic=gae)
+  reference = None
+  if config.kl.in_ != 'none':
+    reference = jax.tree.map(jax.numpy.copy, state.actor.params)
+  updater = update_lib.Updater(
+      learner,
+      batching=config.batching,
+      critic=config.critic,
+      kl=config.kl,
+      policy=config.policy,
+      reference=reference,
+  )
+  checkpoints = store_lib.CheckpointStore(
+      os.path.join(workdir, 'checkpoints'), config.checkpoint
+  )
+  run = TrainingRun(
+      config=config,
+      workdir=workdir,
+      world=world,
+      policy=policy,
+      learner=learner,
+      updater=updater,
+      sampler=sampler,
+      state=state,
+      cursor=cursor_lib.TaskCursor(
+          world.tasks('train'), seed=config.seed, shuffle=config.tasks.shuffle
+      ),
+      eval_tasks=world.tasks('eval'),
+      checkpoints=checkpoints,
+      writer=None,
+      progress=figures.Progress(),
+      reference_id=config.model.path,
+      compiles=compiles,
+  )
+  run.restore()
+  run.writer = writers.open_run(
+      workdir, resume_step=run.update_index if used is not None else None
+  )
+  run.sampler.update_weights(run.version, run.state.actor.params, 'drain')
+  return run

@@ -1,0 +1,125 @@
+"""One Orbax composite per step: networks, optimizers and every host cursor."""
+
+import os
+from typing import Any
+
+import jax
+import orbax.checkpoint as ocp
+from orbax.checkpoint import checkpoint_managers as policies
+
+from rl_tpu.config import schema
+
+# What the host part must hold, so that a resumed run goes on where it was
+# (O7); a checkpoint without one of them does not load.
+HOST_KEYS = (
+    'policy_version',
+    'update',
+    'cursor',
+    'seed',
+    'reference_id',
+    'ledger',
+    'reward_statistics',
+    'overflow',
+    'queue',
+)
+
+
+class CheckpointStore:
+  """Saves and restores a run's state under `<workdir>/checkpoints`."""
+
+  def __init__(self, folder: str, config: schema.CheckpointConfig):
+    """Opens the folder; creates it when something is saved."""
+    self._folder = os.path.abspath(folder)
+    keep = policies.AnyPreservationPolicy([
+        policies.LatestN(n=max(config.keep, 1)),
+        policies.BestN(
+            get_metric_fn=lambda metrics: metrics['success'],
+            n=1,
+            keep_checkpoints_without_metrics=False,
+        ),
+    ])
+    self._manager = ocp.CheckpointManager(
+        self._folder,
+        options=ocp.CheckpointManagerOptions(
+            preservation_policy=keep,
+            best_fn=lambda metrics: metrics['success'],
+            enable_async_checkpointing=True,
+        ),
+    )
+
+  @property
+  def folder(self) -> str:
+    """Where the steps are."""
+    return self._folder
+
+  def step(self, which: str = 'latest') -> int | None:
+    """The step of 'latest' or 'best' (by held-out success); None if none.
+
+    A step without its commit record is passed over (K28).
+    """
+    if which == 'best':
+      best = self._manager.best_step()
+      if best is not None:
+        return best
+    steps = [s for s in self._manager.all_steps() if self._is_whole(s)]
+    return max(steps) if steps else None
+
+  def ignored_steps(self) -> list[int]:
+    """Steps on disk that are not whole and are never restored."""
+    return [s for s in self._manager.all_steps() if not self._is_whole(s)]
+
+  def save(
+      self,
+      step: int,
+      state: Any,
+      host: dict[str, Any],
+      *,
+      success: float | None = None,
+  ) -> None:
+    """Starts saving one composite; waits for an earlier save first.
+
+    Raises:
+      ValueError: a part of the host state is missing (O7).
+    """
+    missing = [key for key in HOST_KEYS if key not in host]
+    if missing:
+      raise ValueError(f'checkpoint: the host state lacks {missing}.')
+    if step in self._manager.all_steps():
+      return
+    self._manager.save(
+        step,
+        args=ocp.args.Composite(
+            state=ocp.args.StandardSave(state), host=ocp.args.JsonSave(host)
+        ),
+        metrics=None if success is None else {'success': success},
+    )
+
+  def restore(self, step: int, like: Any) -> tuple[Any, dict[str, Any]]:
+    """Reads a step into the shapes and shardings of `like` (K29)."""
+    abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
+    got = self._manager.restore(
+        step,
+        args=ocp.args.Composite(
+            state=ocp.args.StandardRestore(abstract),
+            host=ocp.args.JsonRestore(),
+        ),
+    )
+    missing = [key for key in HOST_KEYS if key not in got['host']]
+    if missing:
+      raise ValueError(
+          f'checkpoint {step} in {self._folder} lacks {missing}: it was not'
+          ' written by this version; start in another --workdir.'
+      )
+    return got['state'], got['host']
+
+  def close(self) -> None:
+    """Waits for the save under way and closes the manager."""
+    self._manager.wait_until_finished()
+    self._manager.close()
+
+  def _is_whole(self, step: int) -> bool:
+    folder = os.path.join(self._folder, str(step))
+    return all(
+        os.path.exists(os.path.join(folder, name))
+        for name in ('_CHECKPOINT_METADATA', 'state', 'host')
+    )

@@ -1,0 +1,107 @@
+"""The command line: picks the verb and turns errors into exit codes.
+
+0: the work is done. 2: a user's mistake, found before any work, one line.
+1: an internal error, with its traceback. 128 + n: ended by signal n.
+"""
+
+import sys
+import traceback
+from collections.abc import Sequence
+
+from absl import logging
+
+from rl_tpu.cli import arguments
+from rl_tpu.cli import verbs
+from rl_tpu.config import fields
+
+DONE, INTERNAL, MISTAKE, INTERRUPTED = 0, 1, 2, 130
+
+# What a user's mistake raises while a run is being prepared.
+_MISTAKES = (
+    ValueError,
+    FileNotFoundError,
+    NotADirectoryError,
+    IsADirectoryError,
+    PermissionError,
+)
+
+
+def run() -> None:
+  """Entry point of `rl-tpu` and of `python -m rl_tpu`."""
+  sys.exit(main(sys.argv[1:]))
+
+
+def main(words: Sequence[str]) -> int:
+  """Runs one command.
+
+  Args:
+    words: the command line without the program's name.
+
+  Returns:
+    The exit code.
+  """
+  logging.use_absl_handler()
+  logging.set_verbosity(logging.INFO)
+  phase = verbs.Phase()
+  try:
+    verb = _verb(words)
+    values = arguments.parse(verb.name, verb.flags, words[1:])
+    return verb.run(values, phase)
+  except arguments.HelpAsked as asked:
+    print(asked)
+    return DONE
+  except KeyboardInterrupt:
+    print('interrupted.', file=sys.stderr)
+    return INTERRUPTED
+  except BrokenPipeError:
+    # The reader of our output has gone (`| head`): nothing is left to say.
+    sys.stderr.close()
+    return DONE
+  except Exception as error:  # The outermost frame: it becomes an exit code.
+    if phase.begun or not is_mistake(error):
+      traceback.print_exc()
+      return INTERNAL
+    print(f'rl_tpu: {one_line(error)}', file=sys.stderr)
+    return MISTAKE
+
+
+def is_mistake(error: Exception) -> bool:
+  """True for what a user can cure: settings, files, packages not installed."""
+  if isinstance(error, ModuleNotFoundError):
+    return not (error.name or '').startswith('rl_tpu')
+  return isinstance(error, _MISTAKES)
+
+
+def one_line(error: Exception) -> str:
+  """The message of an error, in one line."""
+  if isinstance(error, OSError) and error.filename is not None:
+    return f'{error.filename}: {error.strerror}.'
+  return ' '.join(str(error).split())
+
+
+def _verb(words: Sequence[str]) -> verbs.Verb:
+  names = [verb.name for verb in verbs.VERBS]
+  if not words or words[0] in ('--help', '-h', '-help', 'help'):
+    overview = _overview()
+    if words:
+      raise arguments.HelpAsked(overview)
+    raise ValueError(f'name a verb: one of {", ".join(names)}.')
+  for verb in verbs.VERBS:
+    if verb.name == words[0]:
+      return verb
+  if words[0].startswith('-'):
+    raise ValueError(
+        f'{words[0]}: the verb comes first: python -m rl_tpu VERB [flags], VERB'
+        f' one of {", ".join(names)}.'
+    )
+  raise ValueError(
+      f'{words[0]!r} is no verb; did you mean'
+      f' {fields.nearest(words[0], names)}? (verbs: {", ".join(names)})'
+  )
+
+
+def _overview() -> str:
+  lines = ['usage: python -m rl_tpu VERB [flags]', '']
+  lines += [f'  {verb.name}: {verb.help}' for verb in verbs.VERBS]
+  lines += ['', 'python -m rl_tpu VERB --help shows the flags of a verb.']
+  return '\n'.join(lines)

@@ -1,0 +1,222 @@
+"""The verbs: what each reads, checks and calls.
+
+JAX is imported inside the verbs, after flags and settings are checked, so that
+a mistake is shown at once.
+"""
+
+import dataclasses
+import json
+import pathlib
+import sys
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import rich.console
+
+from rl_tpu.cli import arguments
+from rl_tpu.cli import inspecting
+from rl_tpu.cli import score_input
+from rl_tpu.cli import stopping
+from rl_tpu.cli import tables
+from rl_tpu.config import loading
+from rl_tpu.config import overrides
+from rl_tpu.config import schema
+from rl_tpu.config import validation
+
+Values = Mapping[str, Any]
+
+
+class Phase:
+  """Whether a command still prepares or already works.
+
+  Attributes:
+    begun: False while a ValueError is a user's mistake; True afterwards, when
+      it is a fault of the program.
+  """
+
+  def __init__(self) -> None:
+    """A command starts out preparing."""
+    self.begun = False
+
+  def begin(self) -> None:
+    """Called once everything is built and checked."""
+    self.begun = True
+
+
+@dataclasses.dataclass(frozen=True)
+class Verb:
+  """A command.
+
+  Attributes:
+    name: the word on the command line.
+    help: one sentence.
+    flags: what it takes.
+    run: does it and returns the exit code.
+  """
+
+  name: str
+  help: str
+  flags: tuple[arguments.Flag, ...]
+  run: Callable[[Values, Phase], int]
+
+
+_EXPERIMENT = arguments.Flag(
+    'experiment', 'experiment file (a module with get_config()).', required=True
+)
+_WORKDIR = arguments.Flag(
+    'workdir', 'directory of the run; a used one is resumed.', required=True
+)
+_SET = arguments.Flag(
+    'set', 'override path=value, for example gae.gamma=0.99.', repeated=True
+)
+
+
+def settings(values: Values, verb: str) -> schema.ExperimentConfig:
+  """The experiment with its overrides, checked.
+
+  Raises:
+    ValueError: any misuse that needs no device to be found.
+  """
+  config = loading.load_experiment(values['experiment'])
+  config = overrides.apply(config, values['set'])
+  validation.validate(config, verb=verb)
+  return config
+
+
+def _train(values: Values, phase: Phase) -> int:
+  config = settings(values, 'train')
+  from rl_tpu import trainer
+
+  with stopping.StopAsked() as stop:
+    summary = trainer.train(
+        config, values['workdir'], stop, on_start=phase.begin
+    )
+  console().print(tables.training(summary))
+  return stop.exit_code if summary['stopped'] == 'signal' else 0
+
+
+def _sft(values: Values, phase: Phase) -> int:
+  config = settings(values, 'sft')
+  from rl_tpu import sft
+
+  with stopping.StopAsked() as stop:
+    summary = sft.run(
+        config, values['workdir'], stop=stop, on_start=phase.begin
+    )
+  console().print(tables.supervised(summary))
+  return stop.exit_code
+
+
+def _evaluate(values: Values, phase: Phase) -> int:
+  workdir = pathlib.Path(values['workdir'])
+  config = overrides.apply(
+      loading.load(workdir / 'config.json'), values['set']
+  )
+  validation.validate(config, verb='evaluate')
+  from rl_tpu.assembly import judging
+
+  summary = judging.evaluate(
+      config,
+      str(workdir),
+      checkpoint=values['checkpoint'],
+      on_start=phase.begin,
+  )
+  console().print(tables.evaluation(summary))
+  return 0
+
+
+def _inspect(values: Values, phase: Phase) -> int:
+  del phase  # Reading is all it does: a ValueError is about the files.
+  chosen = inspecting.choose(
+      values['workdir'],
+      step=values['step'],
+      rollout_id=values['rollout'],
+      order=values['order'],
+      limit=values['limit'],
+  )
+  decode = inspecting.decoder(values['workdir'])
+  inspecting.show(chosen, decode, console())
+  return 0
+
+
+def _score(values: Values, phase: Phase) -> int:
+  rows = score_input.read(values['input'])
+  validation.check_model_folder(
+      values['model'], name='--model', files=('config.json',)
+  )
+  from rl_tpu.alignment import score
+  from rl_tpu.models import huggingface
+
+  config, params = huggingface.load(values['model'])
+  score_input.check_ids(values['input'], rows, config.vocab_size)
+  phase.begin()
+  for row in rows:
+    line = score.score(params, config, row.ids)
+    sys.stdout.write(json.dumps(line, allow_nan=False) + '\n')
+    sys.stdout.flush()
+  return 0
+
+
+def console() -> rich.console.Console:
+  """Standard output; wide enough for a transcript where it is no terminal."""
+  made = rich.console.Console()
+  return made if made.is_terminal else rich.console.Console(width=120)
+
+
+VERBS = (
+    Verb(
+        'train',
+        'trains an agent by reinforcement learning, or resumes it.',
+        (_EXPERIMENT, _WORKDIR, _SET),
+        _train,
+    ),
+    Verb(
+        'sft',
+        'makes a start by imitating scripted rollouts.',
+        (_EXPERIMENT, _WORKDIR, _SET),
+        _sft,
+    ),
+    Verb(
+        'evaluate',
+        'judges a checkpoint of a run on held-out tasks.',
+        (
+            dataclasses.replace(_WORKDIR, help='directory of a finished run.'),
+            arguments.Flag(
+                'checkpoint',
+                'which checkpoint of the run.',
+                'best',
+                choices=('best', 'latest'),
+            ),
+            _SET,
+        ),
+        _evaluate,
+    ),
+    Verb(
+        'inspect',
+        'shows transcripts of a run in the terminal.',
+        (
+            dataclasses.replace(_WORKDIR, help='directory of the run.'),
+            arguments.Flag('step', 'update; 0 is the last one stored.', 0),
+            arguments.Flag('rollout', 'id of one rollout; empty is any.', ''),
+            arguments.Flag(
+                'order',
+                'which rollouts come first.',
+                'first',
+                choices=('first', 'best', 'worst'),
+            ),
+            arguments.Flag('limit', 'rollouts to show at most.', 3),
+        ),
+        _inspect,
+    ),
+    Verb(
+        'score',
+        "compares the trainer's and the sampler's log-probabilities.",
+        (
+            arguments.Flag('model', 'Hugging Face folder.', required=True),
+            arguments.Flag(
+                'input', 'JSONL file of rows {"ids": [...]}.', required=True
+            ),
+        ),
+        _score,
+    ),
+)

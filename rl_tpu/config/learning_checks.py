@@ -1,0 +1,293 @@
+"""Checks of estimator, losses, critic and optimizers (validation.validate)."""
+
+import math
+
+from rl_tpu.config import checks
+from rl_tpu.config import schema
+
+GROUP_ESTIMATORS = ('grpo', 'dr_grpo', 'rloo')
+
+
+def check(config: schema.ExperimentConfig) -> None:
+  """Refuses settings of the learning rule that cannot work together.
+
+  Raises:
+    ValueError: the first misuse found, in one line.
+  """
+  _check_gae(config)
+  _check_advantage(config)
+  _check_termination(config)
+  _check_group(config)
+  _check_kl(config)
+  _check_losses(config)
+  _check_critic(config)
+  _check_batching(config)
+  check_optimizer('actor_optimizer', config.actor_optimizer)
+  check_optimizer('critic_optimizer', config.critic_optimizer)
+
+
+def check_optimizer(name: str, optimizer: schema.OptimizerConfig) -> None:
+  """Refuses an optimizer that cannot be built."""
+  checks.positive(f'{name}.learning_rate', optimizer.learning_rate)
+  checks.one_of(
+      f'{name}.schedule', optimizer.schedule, 'constant', 'linear', 'cosine'
+  )
+  checks.at_least(f'{name}.warmup_steps', optimizer.warmup_steps, 0)
+  checks.at_least(f'{name}.decay_steps', optimizer.decay_steps, 0)
+  checks.require(
+      optimizer.schedule == 'constant' or optimizer.decay_steps > 0,
+      f'{name}.decay_steps',
+      optimizer.decay_steps,
+      f'schedule={optimizer.schedule} decays over this many optimizer steps:'
+      ' make it above 0',
+  )
+  checks.within(f'{name}.end_fraction', optimizer.end_fraction, 0, 1)
+  for beta in ('b1', 'b2'):
+    value = getattr(optimizer, beta)
+    checks.require(
+        0 <= value < 1, f'{name}.{beta}', value, 'it must be in [0, 1)'
+    )
+  checks.positive(f'{name}.eps', optimizer.eps)
+  checks.at_least(f'{name}.weight_decay', optimizer.weight_decay, 0)
+  checks.positive(f'{name}.clip_norm', optimizer.clip_norm, optional=True)
+
+
+def _check_gae(config: schema.ExperimentConfig) -> None:
+  gae = config.gae
+  checks.within('gae.gamma', gae.gamma, 0, 1)
+  checks.one_of('gae.time_unit', gae.time_unit, 'token', 'turn')
+  checks.one_of(
+      'gae.cut',
+      gae.cut,
+      'continue',
+      'reset_trace',
+      'cut_terminal',
+      'position_scaled',
+  )
+  for name in ('lambda_policy', 'lambda_critic'):
+    value = getattr(gae, name)
+    checks.require(
+        (value.fixed is None) != (value.length_adaptive is None),
+        f'gae.{name}',
+        value,
+        'set exactly one of fixed and length_adaptive',
+    )
+    if value.fixed is not None:
+      checks.within(f'gae.{name}.fixed', value.fixed, 0, 1)
+    checks.positive(
+        f'gae.{name}.length_adaptive', value.length_adaptive, optional=True
+    )
+  checks.require(
+      gae.time_unit == 'token' or gae.cut == 'continue',
+      'gae.cut',
+      gae.cut,
+      'cut treatments are defined in token time only (G20): set'
+      ' gae.time_unit=token or gae.cut=continue',
+  )
+
+
+def _check_advantage(config: schema.ExperimentConfig) -> None:
+  advantage = config.advantage
+  checks.one_of(
+      'advantage.estimator', advantage.estimator, 'gae', *GROUP_ESTIMATORS
+  )
+  checks.one_of('advantage.norm', advantage.norm, 'none', 'batch', 'source')
+  checks.at_least('advantage.eps', advantage.eps, 0)
+  checks.at_least('advantage.std_floor', advantage.std_floor, 0)
+  checks.at_least('advantage.min_count', advantage.min_count, 1)
+
+
+def _check_termination(config: schema.ExperimentConfig) -> None:
+  rules = config.termination
+  for name in ('budget_truncation', 'context_truncation'):
+    checks.one_of(
+        f'termination.{name}',
+        getattr(rules, name),
+        'auto',
+        'bootstrap',
+        'terminal',
+    )
+  checks.one_of(
+      'termination.runtime_abort',
+      rules.runtime_abort,
+      'by_cause',
+      'terminal',
+      'bootstrap',
+      'exclude',
+  )
+  for name in ('infra_failure_critic', 'cancelled_critic'):
+    value = getattr(rules, name)
+    checks.one_of(f'termination.{name}', value, 'exclude', 'bootstrap')
+  checks.within('termination.max_missing', rules.max_missing, 0, 1)
+  checks.at_least('termination.max_unscored', rules.max_unscored, 1)
+  checks.at_least('data.max_version_gap', config.data.max_version_gap, 0)
+
+
+def _check_group(config: schema.ExperimentConfig) -> None:
+  group = config.group
+  estimator = config.advantage.estimator
+  checks.at_least('group.size', group.size, 1)
+  checks.at_least('group.eps', group.eps, 0)
+  checks.at_least('group.std_floor', group.std_floor, 0)
+  checks.at_least('group.min_size', group.min_size, 2)
+  if estimator not in GROUP_ESTIMATORS:
+    return
+  checks.require(
+      group.size >= 2,
+      'group.size',
+      group.size,
+      f'advantage.estimator={estimator} compares rollouts of one task: make it'
+      ' at least 2, or use advantage.estimator=gae',
+  )
+  checks.require(
+      group.min_size <= group.size,
+      'group.min_size',
+      group.min_size,
+      f'every group would be incomplete: make it at most group.size'
+      f' ({group.size})',
+  )
+  for name in ('budget_truncation', 'context_truncation', 'runtime_abort'):
+    value = getattr(config.termination, name)
+    checks.require(
+        value != 'bootstrap',
+        f'termination.{name}',
+        value,
+        f'advantage.estimator={estimator} has no critic to bootstrap from (E2):'
+        ' use auto or terminal',
+    )
+  checks.require(
+      config.critic.warmup_steps == 0,
+      'critic.warmup_steps',
+      config.critic.warmup_steps,
+      f'advantage.estimator={estimator} has no critic to warm up: set it to 0',
+  )
+  checks.require(
+      config.gae.cut == 'continue',
+      'gae.cut',
+      config.gae.cut,
+      f'advantage.estimator={estimator} has no trace to cut: set'
+      ' gae.cut=continue',
+  )
+  checks.require(
+      estimator != 'dr_grpo' or config.loss.aggregation == 'constant',
+      'loss.aggregation',
+      config.loss.aggregation,
+      'advantage.estimator=dr_grpo goes with a fixed length (E4): set'
+      ' loss.aggregation=constant',
+  )
+
+
+def _check_kl(config: schema.ExperimentConfig) -> None:
+  kl = config.kl
+  checks.one_of('kl.in', kl.in_, 'none', 'reward', 'loss')
+  if kl.estimator:
+    checks.one_of('kl.estimator', kl.estimator, 'k1', 'k2', 'k3')
+  checks.at_least('kl.coef', kl.coef, 0)
+  checks.require(
+      kl.in_ != 'none' or kl.coef == 0,
+      'kl.coef',
+      kl.coef,
+      'it has no effect while kl.in=none: set kl.in to reward or loss',
+  )
+  checks.require(
+      not kl.importance or kl.in_ == 'loss',
+      'kl.importance',
+      kl.importance,
+      'it weights the term in the loss: set kl.in=loss or kl.importance=false',
+  )
+  if kl.in_ == 'reward':
+    checks.require(
+        kl.estimator in ('', 'k1'),
+        'kl.estimator',
+        kl.estimator,
+        'kl.in=reward takes k1 only (G8)',
+    )
+    checks.require(
+        config.advantage.estimator not in GROUP_ESTIMATORS,
+        'kl.in',
+        kl.in_,
+        f'advantage.estimator={config.advantage.estimator} has no per-token'
+        ' reward (G8): set kl.in=loss or kl.in=none',
+    )
+  if kl.in_ == 'loss':
+    checks.require(
+        kl.estimator != 'k1' or kl.importance,
+        'kl.estimator',
+        kl.estimator,
+        'k1 in the loss has no mean gradient (L6): use k2 or k3, or set'
+        ' kl.importance=true',
+    )
+
+
+def _check_losses(config: schema.ExperimentConfig) -> None:
+  clip = config.clip
+  checks.require(
+      0 < clip.eps_low <= 1,
+      'clip.eps_low',
+      clip.eps_low,
+      'it must be in (0, 1]',
+  )
+  checks.positive('clip.eps_high', clip.eps_high)
+  checks.require(
+      clip.dual is None or clip.dual > 1,
+      'clip.dual',
+      clip.dual,
+      'it must be above 1, or None for off',
+  )
+  checks.one_of(
+      'policy.baseline', config.policy.baseline, 'behavior', 'decoupled'
+  )
+  checks.one_of(
+      'loss.aggregation',
+      config.loss.aggregation,
+      'token',
+      'segment_mean',
+      'rollout_mean',
+      'task_mean',
+      'task_rollout_mean',
+      'constant',
+  )
+  checks.positive('loss.constant', config.loss.constant)
+  for name, weight in config.reward.weights.items():
+    checks.require(
+        math.isfinite(weight), f'reward.weights.{name}', weight, 'not a number'
+    )
+
+
+def _check_critic(config: schema.ExperimentConfig) -> None:
+  critic = config.critic
+  checks.one_of('critic.level', critic.level, 'token', 'turn')
+  checks.require(
+      critic.level == 'token' or config.gae.time_unit == 'turn',
+      'critic.level',
+      critic.level,
+      'one value a turn needs time in turns (G19): set gae.time_unit=turn',
+  )
+  checks.at_least(
+      'critic.updates_per_actor_update', critic.updates_per_actor_update, 1
+  )
+  checks.at_least('critic.warmup_steps', critic.warmup_steps, 0)
+  checks.at_least('critic.warmup_updates', critic.warmup_updates, 1)
+  checks.require(
+      0 <= critic.holdout_fraction < 1,
+      'critic.holdout_fraction',
+      critic.holdout_fraction,
+      'it must be in [0, 1)',
+  )
+  checks.positive('critic.value_clip', critic.value_clip, optional=True)
+  checks.one_of('critic.values', critic.values, 'model', 'batch_mean')
+
+
+def _check_batching(config: schema.ExperimentConfig) -> None:
+  batching = config.batching
+  for name in ('tasks_per_batch', 'minibatches', 'epochs'):
+    checks.at_least(f'batching.{name}', getattr(batching, name), 1)
+  checks.at_least('batching.row_length', batching.row_length, 2)
+  rollouts = batching.tasks_per_batch * config.group.size
+  checks.require(
+      batching.minibatches <= rollouts,
+      'batching.minibatches',
+      batching.minibatches,
+      f'a batch has {rollouts} rollouts (batching.tasks_per_batch times'
+      ' group.size): make it at most that',
+  )

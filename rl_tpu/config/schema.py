@@ -1,0 +1,475 @@
+"""The settings of an experiment: one frozen dataclass per room.
+
+A field's docstring line is what `--help` style tables and error messages show.
+A name that ends in an underscore (`kl.in_`) is written without it on the
+command line (`kl.in`).
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from rl_tpu.types import budget as budget_lib
+from rl_tpu.types import termination as term
+
+
+def _mapping(**values: Any) -> Any:
+  return dataclasses.field(default_factory=lambda: dict(values))
+
+
+@dataclasses.dataclass(frozen=True)
+class MeshConfig:
+  """Sizes of the mesh axes; -1 takes what is left of the devices."""
+
+  data: int = -1
+  fsdp: int = 1
+  tensor: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+  """The start of actor, critic and reference.
+
+  Attributes:
+    path: Hugging Face folder (config.json, *.safetensors, tokenizer.json).
+    dtype: dtype of activations: float32 or bfloat16. Parameters are float32.
+    remat: recompute layer activations in the backward pass.
+    logits_chunk: tokens whose logits exist at once; no [B, T, V] array does.
+  """
+
+  path: str = ''
+  dtype: str = 'float32'
+  remat: bool = True
+  logits_chunk: int = 2048
+
+
+@dataclasses.dataclass(frozen=True)
+class TargetConfig:
+  """A class by import path (`module:Class`) and its keyword settings."""
+
+  target: str = ''
+  settings: Mapping[str, Any] = _mapping()
+
+
+@dataclasses.dataclass(frozen=True)
+class EnvironmentConfig:
+  """The environment class and where it runs.
+
+  Attributes:
+    target: import path, `module:Class`.
+    settings: keyword arguments of the class.
+    isolation: inline (same process, must not block) or process.
+    workers: worker processes, with isolation = process.
+    step_timeout_s: wall limit of one reset or step, with isolation = process.
+  """
+
+  target: str = ''
+  settings: Mapping[str, Any] = _mapping()
+  isolation: str = 'inline'
+  workers: int = 4
+  step_timeout_s: float = 10.0
+
+
+@dataclasses.dataclass(frozen=True)
+class VerifierConfig:
+  """The verifier class; it runs in worker processes under a wall limit."""
+
+  target: str = ''
+  settings: Mapping[str, Any] = _mapping()
+  workers: int = 1
+  timeout_s: float = 10.0
+
+
+@dataclasses.dataclass(frozen=True)
+class TasksConfig:
+  """The task source: a class with `__len__` and `__getitem__` -> Task.
+
+  Attributes:
+    target: import path; called with `split` ('train' or 'eval') and settings.
+    settings: keyword arguments of the class.
+    shuffle: draw a new order every epoch, from the run's seed.
+  """
+
+  target: str = ''
+  settings: Mapping[str, Any] = _mapping()
+  shuffle: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class CompactionConfig:
+  """What happens when a segment nears its window.
+
+  Attributes:
+    mode: off (a full window ends the run), window (compact when what comes
+      next does not fit), fixed (compact after `every_turns` turns).
+    author: policy (writes the summary, its tokens are actions) or runtime.
+    every_turns: turns between compactions with mode = fixed.
+    lookahead: tokens that the exchange after a new prompt is expected to
+      take; where they do not fit, the window is compacted before the prompt.
+    observation_reserve: tokens kept free for what the environment says next.
+    max_summary_tokens: limit of a summary the policy writes, stop included.
+    request: user message that asks the policy for a summary.
+    carry: user message that carries a summary into the next window; holds
+      `{summary}` once.
+    summary_in_policy_loss: summary tokens train the actor (G16).
+  """
+
+  mode: str = 'window'
+  author: str = 'policy'
+  every_turns: int = 4
+  lookahead: int = 0
+  observation_reserve: int = 8
+  max_summary_tokens: int = 32
+  request: str = 'summary'
+  carry: str = 'saved: {summary}'
+  summary_in_policy_loss: bool = True
+
+
+@dataclasses.dataclass(frozen=True)
+class SamplingConfig:
+  """How tokens are drawn, and what may be drawn (R5, O5).
+
+  Attributes:
+    temperature: 1 draws from the policy itself; training refuses 0.
+    top_k: 0 is off.
+    top_p: 1 is off.
+    min_p: 0 is off.
+    stop: texts of single tokens that end a turn.
+    max_turn_tokens: sampled tokens of one turn at most, stop included.
+  """
+
+  temperature: float = 1.0
+  top_k: int = 0
+  top_p: float = 1.0
+  min_p: float = 0.0
+  stop: tuple[str, ...] = ('\n',)
+  max_turn_tokens: int = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class SamplerConfig:
+  """The decode engine.
+
+  Attributes:
+    slots: sequences decoded at once; divided over the mesh's batch axes.
+    tokens_per_call: decode steps of one `generate` call (K).
+    prefill_buckets: padded prompt lengths, ascending; one compile each.
+    prefill_rows: prompts of one prefill call.
+    sync: drain, inflight or restart: what a weight push does to live requests.
+    devices: decode on the first so many devices instead of the whole mesh; 0
+      is the whole mesh. Weights are resharded by each push.
+  """
+
+  slots: int = 64
+  tokens_per_call: int = 8
+  prefill_buckets: tuple[int, ...] = (64, 128)
+  prefill_rows: int = 16
+  sync: str = 'drain'
+  devices: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class LambdaConfig:
+  """G11: `{fixed: x}` or `{length_adaptive: alpha}`; exactly one is set."""
+
+  fixed: float | None = None
+  length_adaptive: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class GaeConfig:
+  """Section 3 of the specification.
+
+  Attributes:
+    gamma: discount per time unit.
+    time_unit: token or turn (G10).
+    lambda_policy: trace decay of the advantages.
+    lambda_critic: trace decay of the critic's targets.
+    cut: continue, reset_trace, cut_terminal or position_scaled (G20).
+  """
+
+  gamma: float = 1.0
+  time_unit: str = 'token'
+  lambda_policy: LambdaConfig = LambdaConfig(fixed=0.95)
+  lambda_critic: LambdaConfig = LambdaConfig(fixed=1.0)
+  cut: str = 'continue'
+
+
+@dataclasses.dataclass(frozen=True)
+class AdvantageConfig:
+  """The estimator and its normalisation (G17, E3, E4).
+
+  Attributes:
+    estimator: gae, or a group estimator: grpo, dr_grpo, rloo.
+    norm: none, batch or source.
+    eps: added to the standard deviation.
+    std_floor: at or below it (G15) the advantages are only centred.
+    min_count: tokens below which a source uses its running statistics.
+  """
+
+  estimator: str = 'gae'
+  norm: str = 'none'
+  eps: float = 1e-8
+  std_floor: float = 1e-6
+  min_count: int = 64
+
+
+@dataclasses.dataclass(frozen=True)
+class GroupConfig:
+  """Rollouts of one task compared with each other (section 5).
+
+  Attributes:
+    size: rollouts per task; 1 is single-rollout.
+    eps: added to the standard deviation (E3).
+    std_floor: at or below it (G15) the group teaches nothing.
+    min_size: smaller groups are discarded as group_incomplete (E7).
+    outcome_only: the return is the terminal reward alone (E2).
+  """
+
+  size: int = 1
+  eps: float = 0.0
+  std_floor: float = 1e-6
+  min_size: int = 2
+  outcome_only: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class KlConfig:
+  """KL to the reference (G8, L6): in_ = none, reward or loss."""
+
+  in_: str = 'none'
+  estimator: str = ''
+  coef: float = 0.0
+  importance: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class ClipConfig:
+  """L2 and L3."""
+
+  eps_low: float = 0.2
+  eps_high: float = 0.2
+  dual: float | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class PolicyConfig:
+  """L13: the ratio's denominator; behavior or decoupled."""
+
+  baseline: str = 'behavior'
+
+
+@dataclasses.dataclass(frozen=True)
+class LossConfig:
+  """4.2 and L5.
+
+  Attributes:
+    aggregation: token, segment_mean, rollout_mean, task_mean,
+      task_rollout_mean or constant.
+    constant: L_const of aggregation = constant.
+    entropy_coef: weight of the entropy bonus.
+  """
+
+  aggregation: str = 'token'
+  constant: float = 1.0
+  entropy_coef: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class CriticConfig:
+  """Section 6.
+
+  Attributes:
+    level: token or turn (G19).
+    updates_per_actor_update: passes over the batch before the actor's.
+    warmup_steps: batches with the actor frozen (C1).
+    warmup_updates: critic passes over each warm-up batch.
+    holdout_fraction: share of tasks, by hash, that no critic update sees (C7).
+    value_clip: e of L4; None is off.
+    head_bias: start of the value head's bias (its weights start at 0).
+    values: model, or batch_mean: every value is the mean return of the
+      batch's scored rollouts, for the comparison that a critic has to win.
+  """
+
+  level: str = 'token'
+  updates_per_actor_update: int = 1
+  warmup_steps: int = 0
+  warmup_updates: int = 1
+  holdout_fraction: float = 0.0
+  value_clip: float | None = None
+  head_bias: float = 0.0
+  values: str = 'model'
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerConfig:
+  """AdamW with a clipped global norm and a schedule.
+
+  Attributes:
+    learning_rate: the peak.
+    schedule: constant, linear or cosine, after `warmup_steps`.
+    warmup_steps: optimizer steps of linear warm-up.
+    decay_steps: optimizer steps until `end_fraction` is reached.
+    end_fraction: the last rate over the peak.
+    b1: decay of the first moment.
+    b2: decay of the second moment.
+    eps: Adam's epsilon.
+    weight_decay: decoupled.
+    clip_norm: global norm limit; None is off.
+  """
+
+  learning_rate: float = 1e-5
+  schedule: str = 'constant'
+  warmup_steps: int = 0
+  decay_steps: int = 0
+  end_fraction: float = 0.1
+  b1: float = 0.9
+  b2: float = 0.99
+  eps: float = 1e-8
+  weight_decay: float = 0.0
+  clip_norm: float | None = 1.0
+
+
+@dataclasses.dataclass(frozen=True)
+class RewardConfig:
+  """D2: weights of the reward components by name.
+
+  A component that the environment names and this mapping does not has weight
+  0 and is logged all the same. `terminal` is the verifier's score (R9).
+  """
+
+  weights: Mapping[str, float] = _mapping(terminal=1.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchingConfig:
+  """How rollouts become rows (section 3.10, L17).
+
+  Attributes:
+    tasks_per_batch: tasks between two weight pushes; times group.size is the
+      number of rollouts.
+    minibatches: optimizer steps per epoch, cut by rollout.
+    epochs: passes of the actor over a batch.
+    row_length: tokens of a packed row.
+    rows_per_microbatch: rows of one forward and backward pass, divided over
+      the mesh's batch axes.
+  """
+
+  tasks_per_batch: int = 64
+  minibatches: int = 1
+  epochs: int = 1
+  row_length: int = 256
+  rows_per_microbatch: int = 32
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig:
+  """Admission switches (T10, O2)."""
+
+  allow_dropped_prefix: bool = False
+  max_version_gap: int = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluationConfig:
+  """Independent evaluation on held-out tasks.
+
+  Attributes:
+    every: updates between evaluations; 0 only before and after.
+    tasks: held-out tasks, the first of the split.
+    temperatures: one figure each; 0 is greedy.
+    final_tasks: tasks of the first and last evaluation; 0 is `tasks`.
+    bootstrap: resamples of the interval (A3).
+  """
+
+  every: int = 0
+  tasks: int = 64
+  temperatures: tuple[float, ...] = (1.0, 0.0)
+  final_tasks: int = 256
+  bootstrap: int = 10000
+
+
+@dataclasses.dataclass(frozen=True)
+class CheckpointConfig:
+  """Orbax composite: updates between saves (0 only at the end) and how many."""
+
+  every: int = 0
+  keep: int = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class LogConfig:
+  """Dashboards: updates between transcripts and between histograms."""
+
+  transcripts_every: int = 10
+  histograms_every: int = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class SftConfig:
+  """Supervised warm start on scripted rollouts.
+
+  Attributes:
+    target: import path of the scripted policy class.
+    settings: keyword arguments of the class.
+    steps: optimizer steps.
+    rollouts_per_step: fresh demonstrations per step.
+    optimizer: its optimizer.
+    out: folder that receives the Hugging Face export.
+    model: decoder settings for a new model (fields of DecoderConfig).
+    tokenizer: import path of a function that returns a tokenizers.Tokenizer.
+  """
+
+  target: str = ''
+  settings: Mapping[str, Any] = _mapping()
+  steps: int = 1000
+  rollouts_per_step: int = 16
+  optimizer: OptimizerConfig = OptimizerConfig(learning_rate=2e-3)
+  out: str = ''
+  model: Mapping[str, Any] = _mapping()
+  tokenizer: str = ''
+
+
+@dataclasses.dataclass(frozen=True)
+class ExperimentConfig:
+  """Everything one run is made of.
+
+  Attributes:
+    name: shown in reports.
+    seed: task order, sampling and initialisation derive from it.
+    steps: updates, warm-up included.
+    time_limit_s: training seconds after which the run stops in good order;
+      None is no limit.
+  """
+
+  name: str
+  seed: int = 0
+  steps: int = 100
+  time_limit_s: float | None = None
+  mesh: MeshConfig = MeshConfig()
+  model: ModelConfig = ModelConfig()
+  environment: EnvironmentConfig = EnvironmentConfig()
+  verifier: VerifierConfig = VerifierConfig()
+  tasks: TasksConfig = TasksConfig()
+  budgets: budget_lib.Budget = budget_lib.Budget()
+  compaction: CompactionConfig = CompactionConfig()
+  sampling: SamplingConfig = SamplingConfig()
+  sampler: SamplerConfig = SamplerConfig()
+  reward: RewardConfig = RewardConfig()
+  termination: term.TerminationRules = term.TerminationRules()
+  data: DataConfig = DataConfig()
+  batching: BatchingConfig = BatchingConfig()
+  gae: GaeConfig = GaeConfig()
+  advantage: AdvantageConfig = AdvantageConfig()
+  group: GroupConfig = GroupConfig()
+  policy: PolicyConfig = PolicyConfig()
+  clip: ClipConfig = ClipConfig()
+  loss: LossConfig = LossConfig()
+  kl: KlConfig = KlConfig()
+  critic: CriticConfig = CriticConfig()
+  actor_optimizer: OptimizerConfig = OptimizerConfig()
+  critic_optimizer: OptimizerConfig = OptimizerConfig()
+  evaluation: EvaluationConfig = EvaluationConfig()
+  checkpoint: CheckpointConfig = CheckpointConfig()
+  log: LogConfig = LogConfig()
+  sft: SftConfig | None = None

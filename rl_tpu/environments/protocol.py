@@ -1,0 +1,126 @@
+"""What an environment is: the contract between a session and a world.
+
+A user's environment is any class with these methods, named by import path
+(`module:Class`); it does not inherit from anything here.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from rl_tpu.records import records
+from rl_tpu.text import chat
+from rl_tpu.types import termination as term
+
+Message = chat.Message
+
+# The runtime can have summaries written by the environment.
+RUNTIME_SUMMARY = 'runtime_summary'
+# `state_id` names the state itself, so step groups may use it (E6).
+STATE_ID = 'state_id'
+
+
+@dataclasses.dataclass(frozen=True)
+class EnvironmentSpec:
+  """What is known of an environment before it runs.
+
+  Attributes:
+    name: goes into every rollout.
+    version: changes whenever behaviour may; settings included.
+    blocking: a call may wait (network, processes): it needs a worker process.
+    capabilities: optional parts that exist, such as RUNTIME_SUMMARY.
+    permissions_hash: stands for what the agent may reach (E7).
+    tool_set_hash: stands for the tools it is given (E7).
+  """
+
+  name: str
+  version: str
+  blocking: bool = False
+  capabilities: frozenset[str] = frozenset()
+  permissions_hash: str = ''
+  tool_set_hash: str = ''
+
+
+@dataclasses.dataclass(frozen=True)
+class Observation:
+  """What the agent sees after a reset or a step.
+
+  Attributes:
+    messages: what has just happened; stays in the window where it happened.
+    prompt: what the agent has to answer next. It is kept apart because a cut
+      carries it to the new window. Empty: the last prompt is still open.
+  """
+
+  messages: tuple[Message, ...] = ()
+  prompt: tuple[Message, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class End:
+  """The end of a run, named by the environment (T1)."""
+
+  kind: term.Termination
+  abort_cause: term.AbortCause | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Action:
+  """One reply of the policy.
+
+  Attributes:
+    text: as sampled, its stop token included.
+    finish_reason: of the completion: stop, length, context or abort.
+  """
+
+  text: str
+  finish_reason: str = 'stop'
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+  """The answer to one action.
+
+  Attributes:
+    observation: None where the end leaves nothing to show.
+    rewards: raw process rewards by name, earned by this action.
+    end: None while the run goes on.
+    counters: amounts that are summed over the rollout, such as tool_calls.
+  """
+
+  observation: Observation | None = None
+  rewards: Mapping[str, float] = dataclasses.field(default_factory=dict)
+  end: End | None = None
+  counters: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+
+class Environment(Protocol):
+  """One world at a time; `reset` starts another."""
+
+  @property
+  def spec(self) -> EnvironmentSpec:
+    """Known before any reset."""
+
+  def reset(self, task: records.Task, seed: int) -> Observation:
+    """Starts the task; equal task and seed start equal runs."""
+
+  def instruction(self) -> tuple[Message, ...]:
+    """Opens every window; may show how far the run has come."""
+
+  def step(self, action: Action) -> Step:
+    """Applies one reply."""
+
+  def summarise(self) -> str:
+    """A summary written by the runtime (capability RUNTIME_SUMMARY)."""
+
+  def evidence(self) -> dict[str, Any]:
+    """JSON values for the verifier.
+
+    Only what was observed of the world and of the final report: nothing that
+    the policy can write beyond its answers.
+    """
+
+  def state_id(self) -> str:
+    """Stands for the state that the next action is taken in (E6)."""
+
+  def close(self) -> None:
+    """Gives resources back; the environment is not used again."""

@@ -1,0 +1,95 @@
+"""AdamW with a schedule, and the step that refuses non-finite gradients."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from rl_tpu.config import schema
+
+
+def make_schedule(config: schema.OptimizerConfig) -> optax.Schedule:
+  """Linear warm-up to the peak, then constant, linear or cosine decay."""
+  peak, end = config.learning_rate, config.learning_rate * config.end_fraction
+  if config.schedule == 'constant':
+    after = optax.constant_schedule(peak)
+  elif config.schedule == 'linear':
+    after = optax.linear_schedule(peak, end, max(config.decay_steps, 1))
+  else:
+    after = optax.cosine_decay_schedule(
+        peak, max(config.decay_steps, 1), alpha=config.end_fraction
+    )
+  if not config.warmup_steps:
+    return after
+  # Step n of a warm-up over w steps uses (n + 1) / w of the peak, so that the
+  # first step already moves.
+  rise = optax.linear_schedule(
+      peak / config.warmup_steps, peak, max(config.warmup_steps - 1, 1)
+  )
+  return optax.join_schedules([rise, after], [config.warmup_steps])
+
+
+def make_optimizer(config: schema.OptimizerConfig) -> optax.GradientTransformation:
+  """The optax chain of one network: clip the global norm, then AdamW."""
+  chain = []
+  if config.clip_norm is not None:
+    chain.append(optax.clip_by_global_norm(config.clip_norm))
+  chain.append(
+      optax.adamw(
+          make_schedule(config),
+          b1=config.b1,
+          b2=config.b2,
+          eps=config.eps,
+          weight_decay=config.weight_decay,
+      )
+  )
+  return optax.chain(*chain)
+
+
+class StepReport(NamedTuple):
+  """What one optimizer step tells the host.
+
+  Attributes:
+    finite: the gradient was finite and the step was taken (L18).
+    empty: nothing was trained: all gradients are exactly 0 (K16).
+    gradient_norm: global norm before clipping.
+  """
+
+  finite: jax.Array
+  empty: jax.Array
+  gradient_norm: jax.Array
+
+
+def apply_gradients(
+    optimizer: optax.GradientTransformation,
+    params: Any,
+    state: Any,
+    gradients: Any,
+    weight_sum: jax.Array,
+) -> tuple[Any, Any, StepReport]:
+  """Takes one step, or none where a gradient is not finite or nothing trained.
+
+  The choice is a select on one flag inside the step, so the buffers can be
+  donated and the host need not look first (L18).
+
+  Args:
+    optimizer: the chain.
+    params: parameters.
+    state: optimizer state.
+    gradients: the minibatch's summed gradient.
+    weight_sum: sum of the aggregation weights; 0 means nothing is trained.
+  """
+  norm = optax.global_norm(gradients)
+  finite = jnp.isfinite(norm)
+  empty = weight_sum <= 0
+  take = finite & ~empty
+  # The rejected branch must not meet NaN inside Adam either: a select of two
+  # results is enough, since nothing is summed over them.
+  updates, new_state = optimizer.update(gradients, state, params)
+  new_params = optax.apply_updates(params, updates)
+  keep = lambda new, old: jax.tree.map(
+      lambda n, o: jnp.where(take, n, o), new, old
+  )
+  report = StepReport(finite=finite, empty=empty, gradient_norm=norm)
+  return keep(new_params, params), keep(new_state, state), report

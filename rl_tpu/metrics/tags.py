@@ -1,0 +1,225 @@
+"""Names of all figures, one sentence each, and the dashboard's first page.
+
+A name in braces stands for a part that is known at run time only: the name of
+a reward component, an end kind, a phase. `unknown` finds names that are not in
+the table, so that a renamed figure does not leave its chart empty.
+"""
+
+import re
+from collections.abc import Iterable
+
+TAGS: dict[str, str] = {
+    'reward/success': 'share solved of the rollouts whose score is used (A6)',
+    'reward/success_truncated_as_failure': (
+        'share solved of the admitted, every truncated run not solved (A6)'
+    ),
+    'reward/success_discarded_as_failure': (
+        'share solved of all ended, every discarded run not solved (A6)'
+    ),
+    'reward/success_family/{family}': 'reward/success of one task family',
+    'reward/success_source/{source}': 'reward/success of one task source',
+    'reward/raw': 'mean raw terminal reward of scored rollouts',
+    'reward/total': 'mean weighted reward of admitted rollouts, as trained on',
+    'reward/component/{name}': 'mean raw sum of a component per rollout',
+    'reward/mean/{source}': 'mean return of a source, raw (G18)',
+    'reward/std/{source}': 'population deviation of the same',
+    'reward/min/{source}': 'smallest of the same',
+    'reward/max/{source}': 'largest of the same',
+    'reward/before_action': 'sum of rewards before the first action (G5)',
+    'reward/before_kept_action': 'the same after a dropped prefix (T10)',
+    'reward/positive_on_violation': 'violations whose score was set to 0 (T7)',
+    'reward/verifier_faults': 'rollouts that the verifier failed on',
+    'reward/zero_spread_groups': 'share of groups that teach nothing (E8)',
+    'reward/group_all_zero': 'share of groups with every return 0 (E8)',
+    'reward/group_all_one': 'share of groups with every return 1 (E8)',
+    'reward/group_mixed': 'share of groups with different returns (E8)',
+    'policy/entropy': 'mean exact entropy of the actor at its action tokens',
+    'policy/entropy/{token_type}': 'the same at tokens of one type (L19)',
+    'policy/kl_behaviour_k1': 'k1 of mu to pi at the first minibatch (O4)',
+    'policy/kl_behaviour_k3': 'k3 of the same',
+    'policy/behaviour_gap_max': 'largest |log pi - log mu| before any step (O4)',
+    'policy/behaviour_gap_mean': 'mean |log pi - log mu| before any step (O4)',
+    'policy/approx_kl_k1': 'k1 of pi_base to pi over the update',
+    'policy/approx_kl_k3': 'k3 of the same',
+    'policy/kl_reference_k1': 'k1 of pi to the reference',
+    'policy/kl_reference_k3': 'k3 of pi to the reference',
+    'policy/clip_high': 'share clipped where the advantage is positive (L2)',
+    'policy/clip_low': 'share clipped where it is negative (L2)',
+    'policy/clip_dual': 'share where the dual clip bounds the loss (L3)',
+    'policy/ratio_max': 'largest ratio pi / pi_base',
+    'policy/ratio_p99': '99th percentile of the ratio',
+    'policy/ratio_saturated': 'tokens whose log ratio left [-20, 20] (L21)',
+    'policy/grad_norm': "norm of the actor's gradient, before clipping",
+    'policy/learning_rate': "the actor's rate",
+    'policy/steps_skipped': 'actor steps whose gradient was not finite (L18)',
+    'policy/steps_empty': 'steps without a token to train on',
+    'policy/version_gap_mean': 'updates between sampling and training, mean',
+    'policy/version_gap_max': 'the same, largest',
+    'policy/version': 'version that the sampler serves',
+    'critic/explained_variance': 'C3 over critic tokens',
+    'critic/explained_variance_rollout': 'C3, every rollout alike',
+    'critic/explained_variance_scored': 'C3 over rollouts with an outcome',
+    'critic/bias': 'mean V - R',
+    'critic/mse': 'mean (V - R)^2',
+    'critic/ece': 'calibration error over equal-count bins (C5)',
+    'critic/ece_rollout': 'the same, every rollout alike',
+    'critic/anchored_share': 'share of target tokens without V_N (T12)',
+    'critic/bias_position/{bucket}': 'critic/bias by tenth of the rollout (C4)',
+    'critic/mse_position/{bucket}': 'critic/mse by tenth of the rollout (C4)',
+    'critic/holdout/{figure}': 'a critic figure over held-out tasks (C7)',
+    'critic/clip_fraction': 'share of tokens whose value step is clipped (L4)',
+    'critic/grad_norm': "norm of the critic's gradient, before clipping",
+    'critic/learning_rate': "the critic's rate",
+    'critic/steps_skipped': 'critic steps whose gradient was not finite (L18)',
+    'critic/value_mean': 'mean V over critic tokens',
+    'critic/delta_cut': 'mean TD residual at cuts alone (C4)',
+    'critic/value_start_solved': 'mean V at the start of solved rollouts',
+    'critic/value_start_failed': 'mean V at the start of the others',
+    'adv/mean': 'mean advantage before normalisation (G18)',
+    'adv/std': 'population deviation of the same',
+    'adv/min': 'smallest',
+    'adv/max': 'largest',
+    'adv/positive': 'share above 0',
+    'adv/mean_normalised': 'mean after normalisation (G18)',
+    'adv/std_normalised': 'population deviation after normalisation',
+    'adv/segment/{index}': 'mean advantage by segment index',
+    'adv/position/{bucket}': 'mean advantage by tenth of the rollout',
+    'adv/histogram': 'distribution of the advantages that are trained on',
+    'rollout/started': 'rollouts started by this update (A5)',
+    'rollout/admitted': 'rollouts trained on',
+    'rollout/discarded': 'rollouts not trained on',
+    'rollout/queued': 'rollouts that wait for an update',
+    'rollout/running': 'rollouts that have not ended',
+    'rollout/discarded/{reason}': 'share of ended rollouts discarded for this',
+    'rollout/end/{kind}': 'share of ended rollouts that ended this way',
+    'rollout/tokens_{figure}': 'tokens per rollout: mean, p50, p95, max',
+    'rollout/actions_{figure}': 'sampled tokens per rollout',
+    'rollout/turns_{figure}': 'turns per rollout',
+    'rollout/segments_{figure}': 'segments per rollout',
+    'rollout/multi_segment': 'share of rollouts with two or more segments',
+    'rollout/compactions': 'compactions per rollout',
+    'rollout/tool_calls': 'tool calls per rollout',
+    'rollout/tool_calls_per_turn': 'tool calls per turn',
+    'rollout/tool_errors': 'share of tool calls that failed',
+    'rollout/counter/{name}': 'mean of an environment counter per rollout',
+    'rollout/length_histogram': 'distribution of tokens per rollout',
+    'rollout/return_histogram': 'distribution of raw terminal rewards',
+    'loss/total': 'policy, entropy and KL terms together',
+    'loss/policy': 'policy term under the fixed weights (4.2)',
+    'loss/value': 'value term (L4)',
+    'loss/entropy': 'entropy bonus',
+    'loss/kl': 'KL term',
+    'loss/policy_tokens': "tokens in the policy loss's denominator",
+    'loss/critic_tokens': "tokens in the value loss's denominator",
+    'loss/longest_share': 'weight of the longest tenth of the rollouts',
+    'perf/seconds/{phase}': 'wall seconds of a phase of the update',
+    'perf/seconds_total': 'wall seconds of the update',
+    'perf/generated_tokens_per_s': 'sampled tokens per second of the rollout',
+    'perf/trained_tokens_per_s': 'real tokens per second of the updates',
+    'perf/tokens_per_s': 'sampled tokens per second of the whole update',
+    'perf/packing_waste': '1 - real tokens / (rows * length) (P4)',
+    'perf/real_tokens': 'tokens of the batch',
+    'perf/padded_tokens': 'tokens of the batch with padding',
+    'perf/rows': 'packed rows of the batch',
+    'perf/compilations': 'XLA compilations during the update',
+    'perf/slot_use': 'live decode slot-steps over all of them',
+    'perf/prefill_waste': 'padded share of the prefill tokens',
+    'perf/train_seconds': 'wall seconds of training so far',
+    'perf/memory_gib': 'resident memory of the process',
+    'eval/success': 'success on held-out tasks, training temperature',
+    'eval/success_low': 'lower end of its 95 % interval over tasks (A3)',
+    'eval/success_high': 'upper end',
+    'eval/greedy': 'success on held-out tasks, greedy',
+    'eval/greedy_low': 'lower end of its 95 % interval over tasks',
+    'eval/greedy_high': 'upper end',
+    'eval/t{temperature}/{figure}': 'a figure of one evaluation temperature',
+    'sample/best': 'transcripts of the highest returns',
+    'sample/worst': 'transcripts of the lowest returns',
+    'sample/random': 'transcripts drawn at random',
+    'run/config': 'the settings in force',
+}
+
+GROUPS = (
+    'reward',
+    'policy',
+    'critic',
+    'adv',
+    'rollout',
+    'loss',
+    'perf',
+    'eval',
+    'sample',
+    'run',
+)
+
+HEALTH_LAYOUT = {
+    'RL health': {
+        'success, training batch': [
+            'Multiline',
+            [
+                'reward/success',
+                'reward/success_truncated_as_failure',
+                'reward/success_discarded_as_failure',
+            ],
+        ],
+        'success, held-out (T = training)': [
+            'Margin',
+            ['eval/success', 'eval/success_low', 'eval/success_high'],
+        ],
+        'success, held-out (greedy)': [
+            'Margin',
+            ['eval/greedy', 'eval/greedy_low', 'eval/greedy_high'],
+        ],
+        'explained variance': [
+            'Multiline',
+            [
+                'critic/explained_variance',
+                'critic/explained_variance_scored',
+                'critic/holdout/explained_variance_scored',
+            ],
+        ],
+        'entropy': ['Multiline', ['policy/entropy']],
+        'sampler against trainer': [
+            'Multiline',
+            ['policy/behaviour_gap_max', 'policy/kl_behaviour_k3'],
+        ],
+        'policy step': [
+            'Multiline',
+            ['policy/approx_kl_k3', 'policy/clip_high', 'policy/clip_low'],
+        ],
+        'gradient norms': [
+            'Multiline',
+            ['policy/grad_norm', 'critic/grad_norm'],
+        ],
+        'advantage': ['Multiline', ['adv/mean', 'adv/std', 'adv/positive']],
+        'value bias': ['Multiline', ['critic/bias']],
+        'segments and turns': [
+            'Multiline',
+            ['rollout/segments_mean', 'rollout/turns_mean'],
+        ],
+        'ends': ['Multiline', ['rollout/end/(?!policy_stop|success).+']],
+        'discards': ['Multiline', ['rollout/discarded/.+']],
+        'seconds by phase': ['Multiline', ['perf/seconds/.+']],
+    }
+}
+
+
+def unknown(names: Iterable[str]) -> list[str]:
+  """The names that no entry of TAGS covers."""
+  return sorted(n for n in set(names) if not _ANY.fullmatch(n))
+
+
+def described(name: str) -> str | None:
+  """The sentence of a tag; None if it is unknown."""
+  for pattern, sentence in TAGS.items():
+    if re.fullmatch(_expression(pattern), name):
+      return sentence
+  return None
+
+
+def _expression(pattern: str) -> str:
+  parts = re.split(r'\{\w+\}', pattern)
+  return '[^ ]+'.join(re.escape(part) for part in parts)
+
+
+_ANY = re.compile('|'.join(_expression(pattern) for pattern in TAGS))

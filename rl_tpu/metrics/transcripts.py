@@ -1,0 +1,171 @@
+"""Transcripts: a rollout as one row a message, for terminal and dashboard."""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from rl_tpu.records import records
+
+ROLE_NAMES = {
+    records.CONTEXT: 'context',
+    records.ACTION: 'action',
+    records.SUMMARY: 'summary',
+    records.OBSERVATION: 'observation',
+    records.RUNTIME: 'runtime',
+}
+COLUMNS = (
+    'segment',
+    'role',
+    'text',
+    'reward',
+    'advantage',
+    'value',
+    'mask',
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Message:
+  """Consecutive tokens of one role, one turn and one segment.
+
+  Attributes:
+    segment: segment index.
+    role: context, action, summary, observation or runtime.
+    text: the tokens, decoded.
+    reward: sum of the position rewards.
+    advantage: mean over the trained tokens; None without an estimate.
+    value: V before the first token; None without an estimate.
+    trained: tokens in the policy mask; None without an estimate.
+    tokens: number of tokens.
+  """
+
+  segment: int
+  role: str
+  text: str
+  reward: float
+  advantage: float | None
+  value: float | None
+  trained: int | None
+  tokens: int
+
+
+def messages(
+    rollout: records.Rollout,
+    decode: Callable[[np.ndarray], str],
+    estimates: Mapping[str, Any] | None = None,
+) -> list[Message]:
+  """The messages of a rollout in time order.
+
+  Args:
+    rollout: the record.
+    decode: token ids -> text.
+    estimates: the rollout's line of the estimates file: `segments`, one entry
+      a stored segment, with `advantage`, `value` and `policy_mask` per
+      position.
+  """
+  found = []
+  by_place = estimates['segments'] if estimates else [None] * len(
+      rollout.segments
+  )
+  pairs = sorted(
+      zip(rollout.segments, by_place), key=lambda pair: pair[0].segment_index
+  )
+  for segment, estimate in pairs:
+    for start, stop in _spans(segment):
+      found.append(_message(segment, start, stop, decode, estimate))
+  return found
+
+
+def _spans(segment: records.Segment) -> list[tuple[int, int]]:
+  changes = (segment.role[1:] != segment.role[:-1]) | (
+      segment.turn_id[1:] != segment.turn_id[:-1]
+  )
+  bounds = [0, *(np.flatnonzero(changes) + 1).tolist(), len(segment)]
+  return [(a, b) for a, b in zip(bounds, bounds[1:]) if b > a]
+
+
+def _message(
+    segment: records.Segment,
+    start: int,
+    stop: int,
+    decode: Callable[[np.ndarray], str],
+    estimate: Mapping[str, Any] | None,
+) -> Message:
+  advantage = value = trained = None
+  if estimate is not None:
+    mask = np.asarray(estimate['policy_mask'][start:stop], bool)
+    trained = int(mask.sum())
+    if trained:
+      chosen = np.asarray(estimate['advantage'][start:stop], float)[mask]
+      advantage = float(chosen.mean())
+    if segment.is_action[start]:
+      value = float(estimate['value'][start])
+  return Message(
+      segment=segment.segment_index,
+      role=ROLE_NAMES[str(segment.role[start])],
+      text=decode(segment.token[start:stop]),
+      reward=float(segment.reward[start:stop].sum()),
+      advantage=advantage,
+      value=value,
+      trained=trained,
+      tokens=stop - start,
+  )
+
+
+def cells(message: Message) -> tuple[str, ...]:
+  """A message as texts, in the order of COLUMNS."""
+  mask = '' if message.trained is None else f'{message.trained}/{message.tokens}'
+  return (
+      str(message.segment),
+      message.role,
+      message.text,
+      f'{message.reward:g}' if message.reward else '',
+      '' if message.advantage is None else f'{message.advantage:+.3f}',
+      '' if message.value is None else f'{message.value:.3f}',
+      mask,
+  )
+
+
+def heading(rollout: records.Rollout) -> str:
+  """One line: what the rollout is and how it ended."""
+  score = rollout.terminal_reward
+  parts = [
+      f'rollout {rollout.rollout_id}',
+      f'task {rollout.task_id}',
+      f'{rollout.termination.value}'
+      + (f' ({rollout.fault_cause.value})' if rollout.fault_cause else ''),
+      'not scored' if score is None else f'score {score:g}',
+      {True: 'solved', False: 'not solved', None: 'solved unknown'}[
+          rollout.solved
+      ],
+      f'{rollout.num_segments} segments',
+      f'{rollout.num_actions} sampled tokens',
+  ]
+  if rollout.discard_reason is not None:
+    parts.append(f'discarded: {rollout.discard_reason.value}')
+  return ', '.join(parts)
+
+
+def markdown(
+    rollout: records.Rollout, found: Sequence[Message]
+) -> str:
+  """A transcript as a Markdown table, for TensorBoard's text page."""
+  lines = [
+      f'**{_escaped(heading(rollout))}**',
+      '',
+      '| ' + ' | '.join(COLUMNS) + ' |',
+      '|' + ' --- |' * len(COLUMNS),
+  ]
+  lines += [
+      '| ' + ' | '.join(_escaped(cell) for cell in cells(message)) + ' |'
+      for message in found
+  ]
+  return '\n'.join(lines) + '\n'
+
+
+def _escaped(text: str) -> str:
+  for mark in '\\`*_{}[]<>#|':
+    text = text.replace(mark, '\\' + mark)
+  return text.replace('\n', '⏎ ')

@@ -1,0 +1,230 @@
+"""Where figures go: TensorBoard event files and `metrics.jsonl`.
+
+Steps are update numbers, from 1; an evaluation carries the step of the update
+it follows, 0 before the first. A run that resumes at step n removes what its
+predecessor wrote after n (K37). Writers hold files and threads until they are
+closed (K38): use them in a `with` statement.
+"""
+
+import contextlib
+import itertools
+import json
+import math
+import os
+import pathlib
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import tensorboardX
+
+from rl_tpu.metrics import event_files
+from rl_tpu.metrics import tags
+
+Number = float | int | None
+
+_FLUSH_S = 5
+_counter = itertools.count()
+
+
+class Writer(Protocol):
+  """A sink of figures."""
+
+  def scalars(self, step: int, values: Mapping[str, Number]) -> None:
+    """Writes one point per tag; None means undefined (C3) and is no point."""
+
+  def histogram(self, step: int, tag: str, values: Any) -> None:
+    """Writes the distribution of an array."""
+
+  def text(self, step: int, tag: str, markdown: str) -> None:
+    """Writes a Markdown text."""
+
+  def flush(self) -> None:
+    """Makes what was written readable by other processes."""
+
+  def close(self) -> None:
+    """Flushes and gives files and threads back."""
+
+
+class TensorBoardWriter:
+  """Event files in one folder, with the 'RL health' layout."""
+
+  def __init__(
+      self, folder: str | os.PathLike[str], *, resume_step: int | None = None
+  ):
+    """Opens the folder.
+
+    Args:
+      folder: where event files go; made if absent.
+      resume_step: last step that counts of those already there; None keeps
+        everything.
+    """
+    folder = pathlib.Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    if resume_step is not None:
+      event_files.drop_after(folder, resume_step)
+    # The library names files by host and second: the suffix keeps a second
+    # writer of the same second from truncating the first one's file.
+    suffix = f'.{os.getpid()}.{next(_counter)}.{time.time_ns() % 10**9:09d}'
+    self._writer = tensorboardX.SummaryWriter(
+        str(folder),
+        purge_step=None if resume_step is None else resume_step + 1,
+        flush_secs=_FLUSH_S,
+        filename_suffix=suffix,
+    )
+    self._writer.add_custom_scalars(tags.HEALTH_LAYOUT)
+
+  def __enter__(self) -> 'TensorBoardWriter':
+    return self
+
+  def __exit__(self, *exception: Any) -> None:
+    self.close()
+
+  def scalars(self, step: int, values: Mapping[str, Number]) -> None:
+    """Writes one point per tag that has a value."""
+    for tag, value in values.items():
+      if value is not None:
+        self._writer.add_scalar(tag, float(value), step)
+
+  def histogram(self, step: int, tag: str, values: Any) -> None:
+    """Writes the distribution of the finite entries of an array."""
+    array = np.asarray(values, np.float64).ravel()
+    array = array[np.isfinite(array)]
+    if array.size:
+      self._writer.add_histogram(tag, array, step, bins=64)
+
+  def text(self, step: int, tag: str, markdown: str) -> None:
+    """Writes a Markdown text."""
+    self._writer.add_text(tag, markdown, step)
+
+  def flush(self) -> None:
+    """Flushes what the library's thread has taken from its queue."""
+    self._writer.flush()
+
+  def close(self) -> None:
+    """Ends the library's thread and closes the file."""
+    self._writer.close()
+
+
+class JsonlWriter:
+  """One JSON object a call: `step`, `time` and the tags given."""
+
+  def __init__(
+      self, path: str | os.PathLike[str], *, resume_step: int | None = None
+  ):
+    """Opens the file; arguments as for TensorBoardWriter."""
+    path = pathlib.Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if resume_step is not None and path.exists():
+      _drop_lines_after(path, resume_step)
+    self._file = path.open('a', encoding='utf-8')
+
+  def __enter__(self) -> 'JsonlWriter':
+    return self
+
+  def __exit__(self, *exception: Any) -> None:
+    self.close()
+
+  def scalars(self, step: int, values: Mapping[str, Number]) -> None:
+    """Appends one line; an undefined or non-finite figure is null."""
+    line: dict[str, Any] = {'step': int(step), 'time': round(time.time(), 3)}
+    for tag, value in values.items():
+      is_number = value is not None and math.isfinite(value)
+      line[tag] = _plain(value) if is_number else None
+    self._file.write(json.dumps(line, allow_nan=False) + '\n')
+    self._file.flush()
+
+  def histogram(self, step: int, tag: str, values: Any) -> None:
+    """Nothing: distributions stay in TensorBoard."""
+
+  def text(self, step: int, tag: str, markdown: str) -> None:
+    """Nothing: transcripts are in rollouts/."""
+
+  def flush(self) -> None:
+    """Every line is flushed as it is written."""
+    self._file.flush()
+
+  def close(self) -> None:
+    """Closes the file."""
+    self._file.close()
+
+
+def _plain(value: Any) -> int | float:
+  return int(value) if isinstance(value, (int, np.integer)) else float(value)
+
+
+class Writers:
+  """Several sinks as one."""
+
+  def __init__(self, sinks: Sequence[Writer]):
+    """Takes over the sinks and closes them."""
+    self._sinks = tuple(sinks)
+
+  def __enter__(self) -> 'Writers':
+    return self
+
+  def __exit__(self, *exception: Any) -> None:
+    self.close()
+
+  def scalars(self, step: int, values: Mapping[str, Number]) -> None:
+    """Passes the figures on."""
+    for sink in self._sinks:
+      sink.scalars(step, values)
+
+  def histogram(self, step: int, tag: str, values: Any) -> None:
+    """Passes the distribution on."""
+    for sink in self._sinks:
+      sink.histogram(step, tag, values)
+
+  def text(self, step: int, tag: str, markdown: str) -> None:
+    """Passes the text on."""
+    for sink in self._sinks:
+      sink.text(step, tag, markdown)
+
+  def flush(self) -> None:
+    """Flushes every sink."""
+    for sink in self._sinks:
+      sink.flush()
+
+  def close(self) -> None:
+    """Closes every sink, also when one of them fails to."""
+    with contextlib.ExitStack() as stack:
+      for sink in self._sinks:
+        stack.callback(sink.close)
+
+
+def open_run(
+    workdir: str | os.PathLike[str], *, resume_step: int | None = None
+) -> Writers:
+  """The sinks of a work directory: `tb/` and `metrics.jsonl`.
+
+  Args:
+    workdir: the run's directory.
+    resume_step: the checkpoint's step when the run goes on; None at a start.
+  """
+  workdir = pathlib.Path(workdir)
+  lines = JsonlWriter(workdir / 'metrics.jsonl', resume_step=resume_step)
+  try:
+    board = TensorBoardWriter(workdir / 'tb', resume_step=resume_step)
+  except BaseException:
+    lines.close()
+    raise
+  return Writers((lines, board))
+
+
+def read_jsonl(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
+  """The lines of a `metrics.jsonl`; a torn last line is left out."""
+  lines = []
+  with open(path, encoding='utf-8') as file:
+    for line in file:
+      if line.endswith('\n'):
+        lines.append(json.loads(line))
+  return lines
+
+
+def _drop_lines_after(path: pathlib.Path, step: int) -> None:
+  kept = [line for line in read_jsonl(path) if line['step'] <= step]
+  partial = path.with_name(path.name + '.partial')
+  partial.write_text(''.join(json.dumps(line) + '\n' for line in kept))
+  os.replace(partial, path)

@@ -1,0 +1,122 @@
+"""Causal attention inside the segments of packed rows.
+
+Queries are taken in blocks, and a block reads no key behind its last query:
+less than the full square is computed, and no [T, T] array of all heads
+exists. The backward pass recomputes the weights from their log-normaliser.
+"""
+
+from collections.abc import Iterator
+import math
+
+import jax
+from jax.ad_checkpoint import checkpoint_name
+import jax.numpy as jnp
+
+MASKED = -1e30  # Finite: a difference of two of them is 0, not NaN.
+MIN_BLOCK = 128
+MAX_BLOCKS = 8
+SAVED = ('attended', 'attention_normaliser')
+
+
+def packed(
+    query_BTHK: jax.Array,
+    key_BTHK: jax.Array,
+    value_BTHK: jax.Array,
+    segment_BT: jax.Array,
+) -> jax.Array:
+  """Attention of every position to its segment's positions up to itself.
+
+  Args:
+    query_BTHK: rotated queries.
+    key_BTHK: rotated keys; their heads may be fewer, by a whole factor.
+    value_BTHK: values, as many heads as keys.
+    segment_BT: segment ids. Padding (-1) attends to padding before it, so
+      that its outputs are finite.
+
+  Returns:
+    The attended values, shaped like the queries.
+  """
+  B, T, H, K = query_BTHK.shape
+  groups = key_BTHK.shape[2]
+  query = query_BTHK * jnp.asarray(1.0 / math.sqrt(K), query_BTHK.dtype)
+  query = jnp.swapaxes(query, 1, 2).reshape(B, groups, H // groups, T, K)
+  key, value = (jnp.swapaxes(x, 1, 2) for x in (key_BTHK, value_BTHK))
+  out = _attend(query, key, value, segment_BT)
+  return jnp.swapaxes(out.reshape(B, H, T, K), 1, 2)
+
+
+# Below: query [B, G, R, T, K] for G key heads with R query heads each, key and
+# value [B, G, T, K].
+
+
+@jax.custom_vjp
+def _attend(query, key, value, segment_BT):
+  return _forward(query, key, value, segment_BT)[0]
+
+
+def _forward(query, key, value, segment_BT):
+  outs, normalisers = [], []
+  for start, stop in _blocks(segment_BT.shape[1]):
+    score = _score(query, key, segment_BT, start, stop)
+    top = jnp.max(score, axis=-1, keepdims=True)
+    weight = jnp.exp(score - top)
+    total = jnp.sum(weight, axis=-1, keepdims=True)
+    out = jnp.einsum(
+        'bgrts,bgsk->bgrtk', weight.astype(value.dtype), value[:, :, :stop]
+    )
+    outs.append((out / total).astype(value.dtype))
+    normalisers.append(top + jnp.log(total))
+  out = checkpoint_name(jnp.concatenate(outs, axis=3), SAVED[0])
+  normaliser = checkpoint_name(jnp.concatenate(normalisers, axis=3), SAVED[1])
+  return out, (query, key, value, segment_BT, out, normaliser)
+
+
+def _backward(saved, out_grad):
+  query, key, value, segment_BT, out, normaliser = saved
+  wide = lambda x: x.astype(jnp.float32)
+  mean = jnp.sum(wide(out) * wide(out_grad), axis=-1, keepdims=True)
+  query_grads = []
+  key_grad, value_grad = jnp.zeros_like(key), jnp.zeros_like(value)
+  for start, stop in _blocks(segment_BT.shape[1]):
+    rows = lambda x: x[:, :, :, start:stop]
+    score = _score(query, key, segment_BT, start, stop)
+    weight = jnp.exp(score - rows(normaliser))
+    weight_grad = jnp.einsum(
+        'bgrtk,bgsk->bgrts',
+        rows(out_grad),
+        value[:, :, :stop],
+        preferred_element_type=jnp.float32,
+    )
+    score_grad = (weight * (weight_grad - rows(mean))).astype(query.dtype)
+    query_grads.append(
+        jnp.einsum('bgrts,bgsk->bgrtk', score_grad, key[:, :, :stop])
+    )
+    back = lambda x, y: jnp.einsum('bgrts,bgrtk->bgsk', x, y)
+    key_grad = key_grad.at[:, :, :stop].add(back(score_grad, rows(query)))
+    value_grad = value_grad.at[:, :, :stop].add(
+        back(weight.astype(value.dtype), rows(out_grad))
+    )
+  return jnp.concatenate(query_grads, axis=3), key_grad, value_grad, None
+
+
+_attend.defvjp(_forward, _backward)
+
+
+def _blocks(length: int) -> Iterator[tuple[int, int]]:
+  size = max(MIN_BLOCK, -(-length // MAX_BLOCKS))
+  for start in range(0, length, size):
+    yield start, min(length, start + size)
+
+
+def _score(query, key, segment_BT, start: int, stop: int) -> jax.Array:
+  """Masked float32 scores of one block of queries."""
+  score = jnp.einsum(
+      'bgrtk,bgsk->bgrts',
+      query[:, :, :, start:stop],
+      key[:, :, :stop],
+      preferred_element_type=jnp.float32,
+  )
+  causal = jnp.arange(start, stop)[:, None] >= jnp.arange(stop)
+  same = segment_BT[:, start:stop, None] == segment_BT[:, None, :stop]
+  visible = (causal & same)[:, None, None]
+  return jnp.where(visible, score, MASKED)

@@ -1,0 +1,380 @@
+"""One agent run as a generator: prompt, reply, environment, compaction, end.
+
+A session owns no thread and never waits. It yields what it needs (`Sample`,
+`Call`, `Verify`), the runner sends the answer in, and a fault is thrown in as
+`Fault`. So sixty-four sessions share one decode engine, and a hung
+environment stops one session only.
+"""
+
+import dataclasses
+import hashlib
+import time
+from collections.abc import Generator
+from typing import Any
+
+import numpy as np
+
+from rl_tpu.config import schema
+from rl_tpu.environments import protocol
+from rl_tpu.records import records
+from rl_tpu.rollout import compaction
+from rl_tpu.rollout import recorder as recorder_lib
+from rl_tpu.sampler import types as sampler_types
+from rl_tpu.text import chat
+from rl_tpu.text import tokenizer as tokenizer_lib
+from rl_tpu.types import termination as term
+
+
+@dataclasses.dataclass(frozen=True)
+class Sample:
+  """Asks for a completion; answered with a `sampler.types.Completion`."""
+
+  request: sampler_types.Request
+  is_summary: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Call:
+  """Asks for a method of the environment; answered with its result."""
+
+  method: str
+  args: tuple[Any, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Verify:
+  """Asks for the verifier's score of the evidence."""
+
+  evidence: dict[str, Any]
+
+
+class Fault(Exception):
+  """Something that is not the policy's doing failed; ends one rollout."""
+
+  def __init__(self, cause: term.FaultCause, detail: str):
+    super().__init__(detail)
+    self.cause = cause
+
+
+Ask = Sample | Call | Verify
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+  """What every session of a run shares."""
+
+  budgets: schema.budget_lib.Budget
+  compaction: schema.CompactionConfig
+  sampling: schema.SamplingConfig
+  reward_weights: dict[str, float]
+  scores_truncations: bool
+  verifier_id: str
+  verifier_version: str
+  sampler_build: str
+  sampler_dtype: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+  """One rollout to be run."""
+
+  rollout_id: str
+  task: records.Task
+  seed: int
+  group_id: str | None = None
+
+
+def derive_seed(*parts: Any) -> int:
+  """A seed in [0, 2^31) that depends on every part and on nothing else."""
+  data = '\x1f'.join(str(part) for part in parts).encode()
+  digest = hashlib.blake2b(data, digest_size=8).digest()
+  return int.from_bytes(digest, 'little') & 0x7FFFFFFF
+
+
+class Session:
+  """The state of one rollout; `run` is the generator."""
+
+  def __init__(
+      self,
+      job: Job,
+      spec: protocol.EnvironmentSpec,
+      template: chat.ChatTemplate,
+      tokenizer: tokenizer_lib.Tokenizer,
+      settings: Settings,
+  ):
+    """Prepares the run; nothing happens before `run` is iterated."""
+    self._job = job
+    self._spec = spec
+    self._tokenizer = tokenizer
+    self._settings = settings
+    self._talk = chat.Conversation(template, tokenizer)
+    self._stop_ids = tuple(
+        tokenizer.token_id(text) for text in settings.sampling.stop
+    )
+    self._lineage = f'{spec.name}/{spec.version}@{job.seed}'
+    self._recorder = recorder_lib.Recorder(
+        job.rollout_id, self._lineage, settings.reward_weights
+    )
+    self._turns = 0
+    self._window_turns = 0
+    self._sampled_tokens = 0
+    self._state_ids: dict[int, str] = {}
+    self._counters: dict[str, float] = {}
+    self._t_start = 0.0
+    self._env_s = 0.0
+    self._request_length = 0
+    self._pending: tuple[protocol.Message, ...] = ()
+
+  def run(self) -> Generator[Ask, Any, records.Rollout]:
+    """Runs to an end; returns the record whatever happened."""
+    self._t_start = time.time()
+    try:
+      end = yield from self._play()
+      score = yield from self._score(end)
+    except Fault as fault:
+      end = protocol.End(term.Termination.INFRA_FAILURE)
+      return self._record(end, None, fault)
+    return self._record(end, score, None)
+
+  def _play(self) -> Generator[Ask, Any, protocol.End]:
+    observation = yield Call('reset', (self._job.task, self._job.seed))
+    instruction = yield Call('instruction')
+    self._pending = observation.prompt
+    opening = [*instruction, *observation.messages, *observation.prompt]
+    self._recorder.open(self._talk.open(opening))
+    while True:
+      end = self._budget_end()
+      if end is not None:
+        return end
+      completion, limited_by = yield from self._reply()
+      if completion is None:
+        return protocol.End(term.Termination.CONTEXT_TRUNCATION)
+      if completion.finish_reason != 'stop' and limited_by is not None:
+        return protocol.End(limited_by)
+      state_id = yield Call('state_id')
+      self._state_ids[self._turns - 1] = state_id
+      action = protocol.Action(
+          self._tokenizer.decode(completion.token), completion.finish_reason
+      )
+      step = yield Call('step', (action,))
+      for name, value in step.rewards.items():
+        self._recorder.reward(name, value)
+      for name, value in step.counters.items():
+        self._counters[name] = self._counters.get(name, 0.0) + value
+      if step.end is not None:
+        if step.observation is not None and step.observation.messages:
+          messages = step.observation.messages
+          self._recorder.observe(self._talk.add(messages, ask=False))
+        return step.end
+      yield from self._observe(step.observation)
+
+  def _observe(
+      self, observation: protocol.Observation
+  ) -> Generator[Ask, Any, None]:
+    """Appends what happened and what is asked next, compacting if due."""
+    settings = self._settings
+    said, prompt = observation.messages, observation.prompt
+    self._recorder.observe(self._talk.add(said, ask=False))
+    if prompt:
+      self._pending = prompt
+    asked = self._talk.preview(prompt, ask=True)
+    request = (protocol.Message('user', settings.compaction.request),)
+    request_ids = self._talk.preview(request, ask=True)
+    due = compaction.is_due(
+        settings.compaction,
+        window=settings.budgets.window,
+        used=self._recorder.segment_length,
+        prompt=len(asked),
+        request=len(request_ids),
+        turns=self._window_turns,
+        max_turn_tokens=settings.sampling.max_turn_tokens,
+        at_prompt=bool(prompt),
+    )
+    if not due:
+      self._recorder.observe(self._talk.add(prompt, ask=True))
+      return
+    if settings.compaction.author == 'policy':
+      if self._budget_end() is not None:
+        # The summary would be the turn that the budget does not have; the
+        # loop ends the rollout with the reason.
+        self._recorder.observe(self._talk.add(prompt, ask=True))
+        return
+      self._recorder.remark(self._talk.add(request, ask=True))
+      completion, limited_by = yield from self._reply(is_summary=True)
+      if completion.finish_reason != 'stop' and limited_by is not None:
+        # No tokens are left: the next turn finds that out as well.
+        self._counters['summaries_cut_short'] = 1.0
+      text = self._tokenizer.decode(completion.token)
+      text = self._strip_stop(text)
+    else:
+      text = yield Call('summarise')
+    yield from self._continue_with(text, said if not prompt else ())
+
+  def _continue_with(
+      self, summary: str, said: tuple[protocol.Message, ...]
+  ) -> Generator[Ask, Any, None]:
+    """Cuts, and opens the next window on the summary."""
+    settings = self._settings
+    self._recorder.cut(term.Cut.COMPACTION)
+    instruction = yield Call('instruction')
+    carried = settings.compaction.carry.replace('{summary}', summary.strip())
+    # A cut in the middle of an exchange carries the pending prompt and the
+    # last result over, or the agent could not know what it is answering.
+    opening = [
+        *instruction,
+        protocol.Message('user', carried),
+        *self._pending,
+        *said,
+    ]
+    self._recorder.open(
+        self._talk.open(opening),
+        summary=self._tokenizer.encode(summary),
+        summary_author=settings.compaction.author,
+    )
+    self._window_turns = 0
+    self._counters['compactions'] = self._counters.get('compactions', 0.0) + 1
+
+  def _reply(
+      self, *, is_summary: bool = False
+  ) -> Generator[Ask, Any, tuple[Any, term.Termination | None]]:
+    """Samples one turn.
+
+    Returns:
+      The completion (None where the window has no room for one token), and
+      the end that a reply without a stop token means: a budget's or the
+      window's; None where only the turn's own limit was reached.
+    """
+    settings = self._settings
+    prompt = self._recorder.tokens()
+    limit = (
+        settings.compaction.max_summary_tokens
+        if is_summary
+        else settings.sampling.max_turn_tokens
+    )
+    limited_by = None
+    if settings.budgets.window is not None:
+      room = settings.budgets.window - len(prompt)
+      if room <= 0:
+        return None, None
+      if room < limit:
+        limit, limited_by = room, term.Termination.CONTEXT_TRUNCATION
+    if settings.budgets.tokens is not None:
+      left = settings.budgets.tokens - self._sampled_tokens
+      if left < limit:
+        limit, limited_by = left, term.Termination.BUDGET_TRUNCATION
+    seed = derive_seed(self._job.seed, 'turn', self._turns)
+    sampling = settings.sampling
+    request = sampler_types.Request(
+        request_id=f'{self._job.rollout_id}:{self._turns}',
+        prompt=prompt,
+        params=sampler_types.SamplingParams(
+            max_tokens=limit,
+            temperature=sampling.temperature,
+            top_k=sampling.top_k,
+            top_p=sampling.top_p,
+            min_p=sampling.min_p,
+            stop_ids=self._stop_ids,
+            seed=seed,
+        ),
+    )
+    completion = yield Sample(request, is_summary)
+    self._recorder.sampled(
+        completion.token,
+        completion.logprob,
+        completion.version,
+        turn_id=self._turns,
+        sampling=self._sampling_record(seed),
+        is_summary=is_summary,
+    )
+    self._talk.reply(self._tokenizer.decode(completion.token))
+    self._turns += 1
+    self._window_turns += 1
+    self._sampled_tokens += len(completion.token)
+    return completion, limited_by
+
+  def _budget_end(self) -> protocol.End | None:
+    budgets = self._settings.budgets
+    spent = (
+        (budgets.turns, self._turns),
+        (budgets.tokens, self._sampled_tokens),
+        (budgets.wall_s, time.time() - self._t_start),
+    )
+    if any(limit is not None and used >= limit for limit, used in spent):
+      return protocol.End(term.Termination.BUDGET_TRUNCATION)
+    return None
+
+  def _score(self, end: protocol.End) -> Generator[Ask, Any, Any]:
+    """Lets the verifier score ends that are scored (T2, T7, T13)."""
+    scored = end.kind in (term.Termination.SUCCESS, term.Termination.POLICY_STOP)
+    if term.is_truncation(end.kind, end.abort_cause):
+      scored = self._settings.scores_truncations
+    if not scored:
+      return None
+    evidence = yield Call('evidence')
+    return (yield Verify(evidence))
+
+  def _strip_stop(self, text: str) -> str:
+    for stop in self._settings.sampling.stop:
+      text = text.removesuffix(stop)
+    return text
+
+  def _sampling_record(self, seed: int) -> records.Sampling:
+    sampling = self._settings.sampling
+    return records.Sampling(
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        min_p=sampling.min_p,
+        stop_ids=self._stop_ids,
+        seed=seed,
+        sampler_build=self._settings.sampler_build,
+        sampler_dtype=self._settings.sampler_dtype,
+        template_hash=self._talk.template_hash,
+        tokenizer_hash=self._tokenizer.hash,
+    )
+
+  def _record(
+      self, end: protocol.End, score: Any, fault: Fault | None
+  ) -> records.Rollout:
+    job, spec = self._job, self._spec
+    segments = self._recorder.close(end.kind)
+    reward, solved = None, None
+    components = dict(self._recorder.components)
+    if score is not None:
+      if np.isfinite(score.value):
+        reward, solved = float(score.value), bool(score.solved)
+      weight = self._settings.reward_weights.get('terminal', 1.0)
+      reward = None if reward is None else weight * reward
+    elif end.kind == term.Termination.FAILURE:
+      reward, solved = 0.0, False
+    self._counters['turns'] = float(self._turns)
+    return records.Rollout(
+        rollout_id=job.rollout_id,
+        task_id=job.task.task_id,
+        source=job.task.source,
+        task_family=job.task.family,
+        group_id=job.group_id,
+        termination=end.kind,
+        abort_cause=end.abort_cause,
+        fault_cause=fault.cause if fault else None,
+        terminal_reward=reward,
+        solved=solved,
+        reward_components=components,
+        env_name=spec.name,
+        env_version=spec.version,
+        env_seed=job.seed,
+        env_snapshot=self._lineage,
+        permissions_hash=spec.permissions_hash,
+        tool_set_hash=spec.tool_set_hash,
+        verifier_id=self._settings.verifier_id,
+        verifier_version=self._settings.verifier_version,
+        verifier_input_hash=job.task.task_id,
+        budgets=self._settings.budgets,
+        num_segments=len(segments),
+        segments=segments,
+        t_start=self._t_start,
+        t_end=time.time(),
+        state_ids=self._state_ids,
+        counters=self._counters,
+        fault_detail=str(fault) if fault else None,
+    )

@@ -1,0 +1,65 @@
+"""From logical names of dimensions to mesh axes."""
+
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from rl_tpu.sharding import mesh as mesh_lib
+
+RULES = {
+    'layer': None,
+    'vocab': 'tensor',
+    'width': 'fsdp',
+    'heads': 'tensor',
+    'kv_heads': 'tensor',
+    'head_width': None,
+    'mlp': 'tensor',
+    'head': None,
+}
+
+
+def param_shardings(
+    axes_tree: Any, mesh: jax.sharding.Mesh, shapes_tree: Any
+) -> Any:
+  """Sharding of every parameter.
+
+  Args:
+    axes_tree: tuples of logical names, one per dimension.
+    mesh: the mesh.
+    shapes_tree: the same tree of arrays or of anything with a `shape`.
+
+  Returns:
+    The same tree of NamedSharding. A dimension that its mesh axis does not
+    divide is replicated.
+  """
+  return jax.tree.map(
+      lambda names, array: NamedSharding(
+          mesh, _spec(names, tuple(array.shape), mesh)
+      ),
+      axes_tree,
+      shapes_tree,
+      is_leaf=lambda x: isinstance(x, tuple),
+  )
+
+
+def _spec(
+    names: tuple[str, ...], shape: tuple[int, ...], mesh: jax.sharding.Mesh
+) -> PartitionSpec:
+  if len(names) != len(shape):
+    raise ValueError(f'axes {names} do not name the dimensions of {shape}.')
+  fits = lambda axis, size: axis is not None and size % mesh.shape[axis] == 0
+  axes = [RULES[name] for name in names]
+  return PartitionSpec(
+      *(axis if fits(axis, size) else None for axis, size in zip(axes, shape))
+  )
+
+
+def rows_sharding(mesh: jax.sharding.Mesh) -> NamedSharding:
+  """Rows over the batch axes, positions whole."""
+  return NamedSharding(mesh, PartitionSpec(mesh_lib.BATCH_AXES))
+
+
+def replicated(mesh: jax.sharding.Mesh) -> NamedSharding:
+  """The whole array on every device."""
+  return NamedSharding(mesh, PartitionSpec())

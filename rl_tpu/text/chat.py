@@ -1,0 +1,258 @@
+"""Chat templates, and token streams that only ever grow.
+
+The stream of a conversation is what the policy was fed and what it sampled,
+in that order. Nothing that is already in it is encoded a second time (R4): a
+template only says which text comes after it. A template that would change
+earlier text is refused with `HistoryRewritten`, and the caller opens a new
+window, which is a cut (K04).
+"""
+
+import dataclasses
+import functools
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jinja2
+import jinja2.ext
+import jinja2.nodes
+import jinja2.parser
+import jinja2.sandbox
+import numpy as np
+
+from rl_tpu.text import hashing
+from rl_tpu.text import tokenizer as tokenizer_lib
+
+_SPECIAL = ('bos_token', 'eos_token', 'pad_token', 'unk_token')
+_PROBE = 'x'
+# A turn previews what it then adds, so the last few texts are asked for again.
+_CACHED_TEXTS = 256
+
+
+@dataclasses.dataclass(frozen=True)
+class Message:
+  """One message: role is system, user, tool or assistant."""
+
+  role: str
+  content: str
+
+
+class HistoryRewritten(ValueError):
+  """The template changed text that is already part of the stream."""
+
+
+class _Generation(jinja2.ext.Extension):
+  """Accepts `{% generation %}`, which marks the assistant's text."""
+
+  tags = {'generation'}
+
+  def parse(
+      self, parser: jinja2.parser.Parser
+  ) -> list[jinja2.nodes.Node]:
+    """Keeps the block's body as if the tags were not there."""
+    next(parser.stream)
+    return parser.parse_statements(('name:endgeneration',), drop_needle=True)
+
+
+def _raise_exception(message: str) -> None:
+  raise ValueError(f'the chat template refuses the messages: {message}')
+
+
+def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
+  environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+      trim_blocks=True,
+      lstrip_blocks=True,
+      extensions=[_Generation, jinja2.ext.loopcontrols],
+  )
+  environment.globals['raise_exception'] = _raise_exception
+  return environment
+
+
+class ChatTemplate:
+  """The chat template of a model folder."""
+
+  def __init__(self, text: str, special: dict[str, str] | None = None):
+    """Compiles a template.
+
+    Args:
+      text: in jinja2.
+      special: special tokens by the names a template uses (`bos_token`).
+
+    Raises:
+      ValueError: it does not compile.
+    """
+    try:
+      self._template = _environment().from_string(text)
+    except jinja2.TemplateSyntaxError as error:
+      raise ValueError(f'the chat template does not compile: {error}') from (
+          error
+      )
+    self._special = dict(special or {})
+    self._hash = hashing.of_json([text, self._special])
+    self._render = functools.lru_cache(_CACHED_TEXTS)(self._render_text)
+
+  @classmethod
+  def from_folder(cls, folder: str | pathlib.Path) -> 'ChatTemplate':
+    """Reads chat_template.jinja, else the one in tokenizer_config.json.
+
+    Raises:
+      ValueError: the folder has neither, or it does not compile.
+    """
+    config = tokenizer_lib.read_config(folder)
+    path = pathlib.Path(folder) / 'chat_template.jinja'
+    if path.is_file():
+      text = path.read_text(encoding='utf-8')
+    else:
+      text = _named_default(config.get('chat_template'))
+    if text is None:
+      raise ValueError(
+          f'{folder}: there is no chat template; it is read from'
+          ' chat_template.jinja or from chat_template in'
+          ' tokenizer_config.json.'
+      )
+    special = {n: tokenizer_lib.token_text(config.get(n)) for n in _SPECIAL}
+    return cls(text, {n: t for n, t in special.items() if t is not None})
+
+  @property
+  def hash(self) -> str:
+    """Stands for the template and its special tokens (R5)."""
+    return self._hash
+
+  def render(self, messages: Sequence[Message], *, ask: bool) -> str:
+    """The text of a conversation.
+
+    Args:
+      messages: in order.
+      ask: the assistant speaks next, so its header is added.
+
+    Raises:
+      ValueError: the template refuses the messages.
+    """
+    return self._render(tuple(messages), ask)
+
+  def _render_text(self, messages: tuple[Message, ...], ask: bool) -> str:
+    plain = [{'role': m.role, 'content': m.content} for m in messages]
+    try:
+      return self._template.render(
+          messages=plain,
+          tools=None,
+          documents=None,
+          add_generation_prompt=ask,
+          **self._special,
+      )
+    except jinja2.TemplateError as error:
+      raise ValueError(f'the chat template failed: {error}') from error
+
+  def closing(self) -> str:
+    """What the template itself writes after an assistant's content."""
+    try:
+      user = Message('user', _PROBE)
+      text = self.render([user, Message('assistant', _PROBE)], ask=False)
+    except ValueError:
+      return ''
+    return text[text.rindex(_PROBE) + 1 :] if _PROBE in text else ''
+
+
+def _named_default(entry: Any) -> str | None:
+  """A config's template: a text, or the one named default of a list."""
+  if isinstance(entry, list):
+    by_name = {e.get('name'): e.get('template') for e in entry}
+    return by_name.get('default')
+  return entry if isinstance(entry, str) else None
+
+
+class Conversation:
+  """The token stream of one window.
+
+  Every method that adds returns the ids that were added, in order; the
+  stream is their concatenation with the sampled ids between.
+  """
+
+  def __init__(
+      self, template: ChatTemplate, tokenizer: tokenizer_lib.Tokenizer
+  ):
+    """Starts empty; `open` comes first."""
+    self._template = template
+    self._tokenizer = tokenizer
+    self._messages: list[Message] = []
+    self._text = ''
+    self._end_token: str | None = None
+
+  @property
+  def template_hash(self) -> str:
+    """Hash of the template in use (R5)."""
+    return self._template.hash
+
+  @property
+  def messages(self) -> tuple[Message, ...]:
+    """The messages of the window, replies included."""
+    return tuple(self._messages)
+
+  def open(self, messages: Sequence[Message]) -> np.ndarray:
+    """Starts a new window that ends with the assistant's header."""
+    text = self._template.render(messages, ask=True)
+    ids = self._tokenizer.encode(text)
+    self._messages, self._text = list(messages), text
+    return ids
+
+  def reply(self, text: str) -> None:
+    """Takes note of what was sampled, its stop token included.
+
+    The ids are the sampler's and are not made here (K05).
+    """
+    content = text
+    end = self._closing_token()
+    if end and text.endswith(end):
+      content = text.removesuffix(end)
+    self._messages.append(Message('assistant', content))
+    self._text += text
+
+  def add(self, messages: Sequence[Message], *, ask: bool) -> np.ndarray:
+    """Appends messages, and with `ask` the assistant's header.
+
+    Raises:
+      HistoryRewritten: the template changes earlier text; the conversation
+        is as before, and `open` starts a window with the changed history.
+    """
+    text = self._continued(messages, ask)
+    ids = self._tokenizer.encode(text[len(self._text) :])
+    self._messages.extend(messages)
+    self._text = text
+    return ids
+
+  def preview(self, messages: Sequence[Message], *, ask: bool) -> np.ndarray:
+    """The ids that `add` would append; appends nothing."""
+    text = self._continued(messages, ask)
+    return self._tokenizer.encode(text[len(self._text) :])
+
+  def _continued(self, messages: Sequence[Message], ask: bool) -> str:
+    text = self._template.render([*self._messages, *messages], ask=ask)
+    if not text.startswith(self._text):
+      place = next(_differences(text, self._text))
+      raise HistoryRewritten(
+          'the chat template changed the conversation from character'
+          f' {place} on: {self._text[place:place + 40]!r} became'
+          f' {text[place:place + 40]!r}.'
+      )
+    return text
+
+  def _closing_token(self) -> str:
+    """The token that ends a reply where the template writes it, else ''.
+
+    Such a template adds the token after the content, so the sampled one is
+    not part of the content. A template that writes nothing there leaves the
+    stop token to the content.
+    """
+    if self._end_token is None:
+      closing = self._template.closing()
+      ids = self._tokenizer.encode(closing)
+      self._end_token = self._tokenizer.decode(ids[:1]) if len(ids) else ''
+    return self._end_token
+
+
+def _differences(left: str, right: str) -> Iterator[int]:
+  """Indices at which two texts differ, the shorter one's end among them."""
+  for index, (a, b) in enumerate(zip(left, right)):
+    if a != b:
+      yield index
+  yield min(len(left), len(right))

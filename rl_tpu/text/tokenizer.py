@@ -1,0 +1,198 @@
+"""Text to token ids and back, from a Hugging Face folder."""
+
+import functools
+import json
+import pathlib
+from typing import Any
+
+import numpy as np
+import tokenizers
+
+from rl_tpu.text import hashing
+
+_CACHED_TEXTS = 4096
+
+
+class Tokenizer:
+  """The tokenizer of a model folder; adds no special tokens by itself."""
+
+  def __init__(
+      self,
+      backend: tokenizers.Tokenizer,
+      *,
+      pad_id: int | None = None,
+      files_hash: str = '',
+  ):
+    """Wraps a tokenizer.
+
+    Args:
+      backend: of the `tokenizers` library.
+      pad_id: what the folder names as padding; None or -1 is none, and then
+        id 0 fills the gaps. Masks go by length, never by this id (K21).
+      files_hash: stands for the files (R5); by default the backend's own
+        serialised form.
+
+    Raises:
+      ValueError: a pad id that is no token.
+    """
+    self._backend = backend
+    ids = backend.get_vocab(with_added_tokens=True).values()
+    self._size = max(ids, default=-1) + 1
+    self._pad_id = check_pad_id(pad_id, self._size)
+    self._hash = files_hash or hashing.of_text(backend.to_str())
+    self._encode = functools.lru_cache(_CACHED_TEXTS)(self._encode_text)
+    self._decode = functools.lru_cache(_CACHED_TEXTS)(self._decode_bytes)
+
+  @classmethod
+  def from_folder(cls, folder: str | pathlib.Path) -> 'Tokenizer':
+    """Reads tokenizer.json and, where there is one, tokenizer_config.json.
+
+    Raises:
+      ValueError: no tokenizer.json, a file that does not parse, or a pad
+        token that the vocabulary does not hold.
+    """
+    path = pathlib.Path(folder) / 'tokenizer.json'
+    if not path.is_file():
+      raise ValueError(
+          f'{folder}: there is no tokenizer.json; a model folder holds its'
+          ' tokenizer.'
+      )
+    data = path.read_bytes()
+    try:
+      backend = tokenizers.Tokenizer.from_str(data.decode('utf-8'))
+    except Exception as error:  # The library raises the bare class.
+      raise ValueError(f'{path}: it does not parse: {error}') from error
+    config = read_config(folder)
+    extra = json.dumps(config, sort_keys=True).encode()
+    return cls(
+        backend,
+        pad_id=_pad_id_of(backend, config, folder),
+        files_hash=hashing.of_bytes(data + extra),
+    )
+
+  @property
+  def size(self) -> int:
+    """Ids are below it."""
+    return self._size
+
+  @property
+  def pad_id(self) -> int:
+    """A valid id for padded places."""
+    return self._pad_id
+
+  @property
+  def hash(self) -> str:
+    """Stands for the tokenizer's files (R5)."""
+    return self._hash
+
+  def encode(self, text: str) -> np.ndarray:
+    """[L] int32 ids of the text alone.
+
+    Raises:
+      ValueError: the vocabulary has no token for some of it.
+    """
+    return np.array(self._encode(text), np.int32)
+
+  def _encode_text(self, text: str) -> tuple[int, ...]:
+    try:
+      return tuple(self._backend.encode(text, add_special_tokens=False).ids)
+    except Exception as error:  # The library raises the bare class.
+      raise ValueError(
+          f'the vocabulary has no token for part of {text!r}: {error}'
+      ) from error
+
+  def decode(self, ids: Any) -> str:
+    """The text of ids, special tokens written out.
+
+    Raises:
+      ValueError: an id outside the vocabulary.
+    """
+    return self._decode(np.asarray(ids, np.int64).tobytes())
+
+  def _decode_bytes(self, data: bytes) -> str:
+    ids = np.frombuffer(data, np.int64)
+    if ids.size and (ids.min() < 0 or ids.max() >= self._size):
+      raise ValueError(
+          f'ids from {ids.min()} to {ids.max()}: the vocabulary has'
+          f' {self._size} tokens.'
+      )
+    return self._backend.decode(ids.tolist(), skip_special_tokens=False)
+
+  def token_id(self, text: str) -> int:
+    """The id of a text that is one token, for stop tokens.
+
+    Raises:
+      ValueError: no token or several.
+    """
+    found = self._backend.token_to_id(text)
+    if found is not None:
+      return found
+    try:
+      ids = self._encode(text)
+    except ValueError:
+      ids = ()
+    if len(ids) != 1 or self.decode(ids) != text:
+      raise ValueError(
+          f'{text!r} is no single token of the tokenizer (it is {len(ids)}'
+          ' tokens); name another stop text (sampling.stop).'
+      )
+    return ids[0]
+
+
+def read_config(folder: str | pathlib.Path) -> dict[str, Any]:
+  """The folder's tokenizer_config.json; empty where there is none.
+
+  Raises:
+    ValueError: the file is not a JSON object.
+  """
+  path = pathlib.Path(folder) / 'tokenizer_config.json'
+  if not path.is_file():
+    return {}
+  try:
+    config = json.loads(path.read_text(encoding='utf-8'))
+  except ValueError as error:
+    raise ValueError(f'{path}: it is not JSON: {error}') from error
+  if not isinstance(config, dict):
+    raise ValueError(f'{path}: it is not a JSON object.')
+  return config
+
+
+def token_text(entry: Any) -> str | None:
+  """The text of a special token, which is written as a string or an object."""
+  if isinstance(entry, dict):
+    entry = entry.get('content')
+  return entry if isinstance(entry, str) else None
+
+
+def check_pad_id(pad_id: int | None, size: int) -> int:
+  """A valid id for padding: the given one, or 0 where there is none (K21).
+
+  Raises:
+    ValueError: an id that is not below the vocabulary's size.
+  """
+  if pad_id is None or pad_id < 0:
+    return 0
+  if pad_id >= size:
+    raise ValueError(
+        f'pad id {pad_id}: the tokenizer has {size} tokens; name a pad token'
+        ' of its vocabulary, or none.'
+    )
+  return pad_id
+
+
+def _pad_id_of(
+    backend: tokenizers.Tokenizer,
+    config: dict[str, Any],
+    folder: str | pathlib.Path,
+) -> int | None:
+  text = token_text(config.get('pad_token'))
+  if text is None:
+    pad_id = config.get('pad_token_id')
+    return pad_id if isinstance(pad_id, int) else None
+  found = backend.token_to_id(text)
+  if found is None:
+    raise ValueError(
+        f'{folder}: pad_token {text!r} of tokenizer_config.json is not in the'
+        ' vocabulary.'
+    )
+  return found

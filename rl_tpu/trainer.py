@@ -1,0 +1,51 @@
+"""The controller loop: one line per row of the data flow (design.md)."""
+
+from collections.abc import Callable
+from typing import Any
+
+from rl_tpu.assembly import run as run_lib
+from rl_tpu.config import schema
+
+
+def train(
+    config: schema.ExperimentConfig,
+    workdir: str,
+    stop: Callable[[], bool] = lambda: False,
+    *,
+    on_start: Callable[[], None] = lambda: None,
+) -> dict[str, Any]:
+  """Trains until the steps, the time limit or `stop` end it.
+
+  A second call with a used work directory goes on where it stopped.
+
+  Args:
+    config: the experiment.
+    workdir: receives config.json, tb/, metrics.jsonl, rollouts/, checkpoints/
+      and eval/.
+    stop: asked once per update; True saves and ends in good order.
+    on_start: called when everything is built and checked.
+
+  Returns:
+    Success before and after, seconds by phase, tokens per second, and where
+    dashboards and checkpoint are.
+
+  Raises:
+    ValueError: a setting, file or directory that cannot work, before any work
+      starts.
+  """
+  with run_lib.open_run(config, workdir) as run:
+    on_start()
+    run.evaluate_first()
+    while run.goes_on(stop):
+      tasks = run.take_tasks()
+      rollouts = run.collect(tasks)
+      admitted = run.admit(rollouts)
+      batch = run.pack(admitted)
+      scored = run.score(batch)
+      advantage = run.normalise(batch, scored)
+      report = run.update(batch, scored, advantage)
+      run.publish()
+      run.record(rollouts, admitted, batch, scored, advantage, report)
+      run.save_when_due()
+      run.evaluate_when_due()
+    return run.finish()

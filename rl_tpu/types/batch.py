@@ -1,0 +1,122 @@
+"""The device form of a batch: packed rows of segments and their joins.
+
+Everything here is layout and recorded numbers. It is built once on the host
+(`rollout.batching`) from roles, ids and the termination table, so the jitted
+code never sorts, searches or branches on data (P3: the map from row and
+position to rollout, segment and time travels with the batch).
+"""
+
+from typing import NamedTuple
+
+import jax
+
+
+class Rows(NamedTuple):
+  """What the model reads: packed token rows, one entry per position.
+
+  Attributes:
+    token_BT: int32 token ids; padding holds a valid id.
+    position_BT: int32, restarts at 0 in every segment (P1).
+    segment_BT: int32 dense segment id in the batch, -1 in padding. Attention
+      stays inside one id.
+    action_mask_BT: bool, role A or S: the policy sampled the token.
+    behaviour_logp_BT: float32 log-probability it was drawn with (R5).
+  """
+
+  token_BT: jax.Array
+  position_BT: jax.Array
+  segment_BT: jax.Array
+  action_mask_BT: jax.Array
+  behaviour_logp_BT: jax.Array
+
+
+class Joins(NamedTuple):
+  """How positions follow each other in rollout time (G1 to G5, G19).
+
+  A transition is an action token, or under `critic.level = turn` the first
+  action token of a turn.
+
+  Attributes:
+    transition_mask_BT: bool, positions that are transitions.
+    decay_BT: bool, gamma and lambda apply after this transition (G10).
+    reward_BT: float32 reward of each action after G5 and G6; 0 elsewhere.
+    owner_BT: int32 flat index (row * T + position) of the transition that an
+      action token belongs to: itself, or its turn's first action. -1 off the
+      actions.
+    next_BT: int32 flat index of the next transition of the rollout, -1 at its
+      last one and off the transitions.
+    rollout_BT: int32 dense rollout id, -1 in padding.
+    segment_end_BT: bool, last position of a segment.
+    policy_mask_BT: bool (G16).
+    critic_mask_BT: bool (G16; one a turn under `critic.level = turn`).
+    first_N: int32 flat index of the segment's first transition, -1 if none.
+      Segments are sorted by (rollout, segment_index), so N is time order.
+    continues_N: bool, the next entry of N belongs to the same rollout.
+    later_N: int32, actions in later segments of the rollout (G20).
+    final_R: int32 flat index of the last real token of the rollout's last
+      segment: the value head there is the bootstrap value (G4). -1 if none.
+    bootstrap_R: bool, the end is bootstrapped.
+    score_R: float32 terminal reward in use; 0 where none is (G6, T2).
+    included_R: bool, rollout is in either batch; others come out as 0 (G12).
+    decays_R: float32 number of decaying transitions, N of G11.
+    source_R: int32 dense id of the task source (G17).
+  """
+
+  transition_mask_BT: jax.Array
+  decay_BT: jax.Array
+  reward_BT: jax.Array
+  owner_BT: jax.Array
+  next_BT: jax.Array
+  rollout_BT: jax.Array
+  segment_end_BT: jax.Array
+  policy_mask_BT: jax.Array
+  critic_mask_BT: jax.Array
+  first_N: jax.Array
+  continues_N: jax.Array
+  later_N: jax.Array
+  final_R: jax.Array
+  bootstrap_R: jax.Array
+  score_R: jax.Array
+  included_R: jax.Array
+  decays_R: jax.Array
+  source_R: jax.Array
+
+
+class SegmentBatch(NamedTuple):
+  """All rollouts between two weight pushes, packed into rows."""
+
+  rows: Rows
+  joins: Joins
+
+
+class Estimates(NamedTuple):
+  """Per position output of the advantage room (G14); 0 off the actions."""
+
+  delta_BT: jax.Array
+  advantage_BT: jax.Array
+  return_BT: jax.Array
+  reward_BT: jax.Array
+
+
+class Minibatch(NamedTuple):
+  """Rows of one optimizer step with everything the losses need.
+
+  Attributes:
+    rows: the model's input.
+    advantage_BT: float32, normalised where asked; 0 off the policy mask.
+    return_BT: float32 critic target.
+    value_BT: float32 V_p of the recursion (v_old of L4).
+    base_logp_BT: float32 log pi_base (L13).
+    reference_logp_BT: float32, zeros where no reference is used.
+    policy_weight_BT: float32 fixed aggregation weight (4.2), 0 off the mask.
+    critic_weight_BT: float32 the same for the critic.
+  """
+
+  rows: Rows
+  advantage_BT: jax.Array
+  return_BT: jax.Array
+  value_BT: jax.Array
+  base_logp_BT: jax.Array
+  reference_logp_BT: jax.Array
+  policy_weight_BT: jax.Array
+  critic_weight_BT: jax.Array

@@ -1,0 +1,39 @@
+"""Package rl-tpu: what it needs and the console script `rl-tpu`."""
+
+import setuptools
+
+setuptools.setup(
+    name='rl-tpu',
+    version='0.1.0',
+    description='Reinforcement learning of language-model agents on TPUs.',
+    packages=setuptools.find_packages(include=['rl_tpu', 'rl_tpu.*']),
+    python_requires='>=3.11',
+    install_requires=[
+        'absl-py>=2.3',
+        'flax>=0.12.8',
+        'grain>=0.2.18',
+        'jax>=0.10.2,<0.11',
+        'jinja2>=3.1',
+        'numpy>=2.0',
+        'optax>=0.2.8',
+        'orbax-checkpoint>=0.12.8',
+        'protobuf>=5.28',
+        'rich>=15.0',
+        'safetensors>=0.8',
+        'tensorboardX>=2.6.5',
+        # Imported by google-jetstream, which is installed without its own
+        # dependencies (launch/setup.sh).
+        'tiktoken>=0.14',
+        'tokenizers>=0.23',
+    ],
+    extras_require={
+        # The whole wheel with TensorFlow, for whoever wants it.
+        'jetstream': ['google-jetstream==0.2.2'],
+        'parity': ['torch>=2.13', 'transformers>=5.24'],
+        'tasks': ['reasoning-gym>=0.1.25'],
+        'test': ['hypothesis>=6.170', 'pytest>=9.2'],
+        'tpu': ['libtpu'],
+        'viz': ['tensorboard>=2.21'],
+    },
+    entry_points={'console_scripts': ['rl-tpu = rl_tpu.cli.main:run']},
+)

@@ -1,0 +1,19 @@
+"""Eight CPU devices and a compilation cache for every test.
+
+Set before anything imports jax; what the caller has set stays.
+"""
+
+import os
+import pathlib
+
+_ROOT = pathlib.Path(__file__).resolve().parent.parent
+_DEVICES = '--xla_force_host_platform_device_count'
+
+os.environ.setdefault('JAX_PLATFORMS', 'cpu')
+if _DEVICES not in os.environ.get('XLA_FLAGS', ''):
+  os.environ['XLA_FLAGS'] = (
+      f'{os.environ.get("XLA_FLAGS", "")} {_DEVICES}=8'.strip()
+  )
+os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', str(_ROOT / '.cache/jax'))
+os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0.1')
+os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES', '0')

@@ -1,0 +1,53 @@
+#!/usr/bin/env bash
+# Runs a group of tests in the environment of launch/setup.sh.
+#
+#   bash tests/run.sh [core|tpu|sandbox|adapters|launch|all] [pytest arguments]
+#
+# core is everything outside the folders of the other groups. A group that has
+# no folder yet is named; that is a failure unless `all` was asked for.
+set -euo pipefail
+
+root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
+cd "$root"
+others=(tpu sandbox adapters launch)
+group="core"
+case "${1:-}" in
+  core | tpu | sandbox | adapters | launch | all)
+    group="$1"
+    shift
+    ;;
+esac
+
+bash launch/setup.sh test
+
+pytest=(.venv/bin/python -m pytest -q)
+
+run_core() {
+  local skipped=()
+  for other in "${others[@]}" bench; do
+    skipped+=("--ignore=tests/$other")
+  done
+  "${pytest[@]}" "${skipped[@]}" "$@"
+}
+
+run_other() {
+  local name="$1"
+  shift
+  if [[ ! -d "tests/$name" ]]; then
+    echo "tests/run.sh: there is no group '$name' yet (no folder tests/$name)."
+    [[ "$group" == "all" ]]
+    return
+  fi
+  "${pytest[@]}" "tests/$name" "$@"
+}
+
+case "$group" in
+  core) run_core "$@" ;;
+  all)
+    run_core "$@"
+    for other in "${others[@]}"; do
+      run_other "$other" "$@"
+    done
+    ;;
+  *) run_other "$group" "$@" ;;
+esac
