@@ -4,16 +4,14 @@
 #   bash launch/setup.sh          what a run needs
 #   bash launch/setup.sh test     and what the core tests need
 #
-# A stamp (hash of setup.py, constraints.txt and this file) makes a second call
-# return at once. RL_TPU_PYTHON names another interpreter than python3.
+# A stamp (hash of setup.py, constraints.txt and this file, and the extras that
+# are installed) makes a later call return at once. RL_TPU_PYTHON names another
+# interpreter than python3.
 set -euo pipefail
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
 venv="$root/.venv"
-extras="tasks"
-for extra in "$@"; do
-  extras="$extras,$extra"
-done
+stamp="$venv/.rl_tpu_installed"
 cd "$root"
 
 fail() {
@@ -46,11 +44,23 @@ print(digest.hexdigest())
 PYTHON
 }
 
-stamp="$venv/.rl_tpu_installed_${extras//,/_}"
-if [[ -x "$venv/bin/python" && -f "$stamp" ]] \
-  && [[ "$(cat "$stamp")" == "$(fingerprint)" ]]; then
+# Extras in .venv, as " a b "; empty if it was made from other files.
+installed=" "
+if [[ -x "$venv/bin/python" && -f "$stamp" ]]; then
+  { read -r before; read -r extras; } < "$stamp"
+  if [[ "$before" == "$(fingerprint)" ]]; then
+    installed=" $extras "
+  fi
+fi
+
+wanted="$installed"
+for extra in tasks "$@"; do
+  [[ "$wanted" == *" $extra "* ]] || wanted="$wanted$extra "
+done
+if [[ "$wanted" == "$installed" ]]; then
   exit 0
 fi
+wanted="$(echo $wanted)"
 
 if [[ ! -x "$venv/bin/python" ]]; then
   python="$(find_python)"
@@ -58,10 +68,14 @@ if [[ ! -x "$venv/bin/python" ]]; then
   "$python" -m venv "$venv" \
     || fail "$python cannot make a venv; install its venv module."
 fi
-echo "installing rl-tpu[$extras] into .venv (once)"
+echo "installing rl-tpu[${wanted// /,}] into .venv (once)"
 pip=("$venv/bin/python" -m pip --disable-pip-version-check)
-"${pip[@]}" install --quiet -c constraints.txt -e ".[$extras]"
-# Without its dependencies: seqio would bring TensorFlow (2 GB), and the engine
-# interface that is used here needs none of them.
+rm -f "$stamp"
+# google-jetstream comes without its dependencies: seqio would bring TensorFlow
+# (2 GB), and the interface that is used here needs none of them. pip complains
+# of that at every later install, which is left out of what is shown.
+"${pip[@]}" install --quiet -c constraints.txt -e ".[${wanted// /,}]" \
+  2> >(grep -v -e '^google-jetstream 0.2.2 requires' \
+    -e 'dependency resolver does not currently' >&2 || true)
 "${pip[@]}" install --quiet --no-deps "google-jetstream==0.2.2"
-fingerprint > "$stamp"
+printf '%s\n%s\n' "$(fingerprint)" "$wanted" > "$stamp"

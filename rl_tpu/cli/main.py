@@ -4,6 +4,7 @@
 1: an internal error, with its traceback. 128 + n: ended by signal n.
 """
 
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -54,8 +55,9 @@ def main(words: Sequence[str]) -> int:
     print('interrupted.', file=sys.stderr)
     return INTERRUPTED
   except BrokenPipeError:
-    # The reader of our output has gone (`| head`): nothing is left to say.
-    sys.stderr.close()
+    # The reader of our output has gone (`| head`). What is still buffered must
+    # not fail again when the interpreter flushes it.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return DONE
   except Exception as error:  # The outermost frame: it becomes an exit code.
     if phase.begun or not is_mistake(error):

@@ -47,7 +47,9 @@ def training(summary: Mapping[str, Any]) -> rich.table.Table:
     table.add_row(f'seconds: {phase}', f'{seconds:8.1f}  ({share:.0%})')
   table.add_section()
   workdir = summary['workdir']
-  table.add_row('dashboards', f'tensorboard --logdir={os.path.join(workdir, "tb")}')
+  table.add_row(
+      'dashboards', f'tensorboard --logdir={os.path.join(workdir, "tb")}'
+  )
   table.add_row('figures', os.path.join(workdir, 'metrics.jsonl'))
   table.add_row('transcripts', f'python -m rl_tpu inspect --workdir={workdir}')
   table.add_row('checkpoint', str(summary['checkpoint']))

@@ -109,9 +109,7 @@ def _sft(values: Values, phase: Phase) -> int:
 
 def _evaluate(values: Values, phase: Phase) -> int:
   workdir = pathlib.Path(values['workdir'])
-  config = overrides.apply(
-      loading.load(workdir / 'config.json'), values['set']
-  )
+  config = overrides.apply(loading.load(workdir / 'config.json'), values['set'])
   validation.validate(config, verb='evaluate')
   from rl_tpu.assembly import judging
 

@@ -13,13 +13,9 @@ def require(holds: Any, name: str, value: Any, cure: str) -> None:
 
 def one_of(name: str, value: str, *choices: str) -> None:
   """Refuses a word that is none of the choices, naming the nearest."""
-  require(
-      value in choices,
-      name,
-      value,
-      f'one of {", ".join(choices)}; did you mean'
-      f' {fields.nearest(value, choices)}?'.rstrip('.'),
-  )
+  near = fields.nearest(value, choices)
+  cure = f'did you mean {near}? One of {", ".join(choices)}'
+  require(value in choices, name, value, cure)
 
 
 def at_least(name: str, value: float, low: float) -> None:
@@ -36,6 +32,4 @@ def positive(name: str, value: float | None, *, optional: bool = False) -> None:
 
 def within(name: str, value: float, low: float, high: float) -> None:
   """Refuses a number outside [low, high]."""
-  require(
-      low <= value <= high, name, value, f'it must be in [{low}, {high}]'
-  )
+  require(low <= value <= high, name, value, f'it must be in [{low}, {high}]')

@@ -48,15 +48,14 @@ def is_mapping(annotation: Any) -> bool:
   return typing.get_origin(annotation) is Mapping or annotation is Mapping
 
 
-def paths(settings: type, prefix: str = '') -> Iterator[str]:
-  """Dotted names of all leaves of a settings type, optional sections too."""
-  for name, annotation in annotations(settings).items():
-    section = section_type(annotation)
-    path = prefix + shown(name)
-    if section is None:
-      yield path
-    else:
-      yield from paths(section, path + '.')
+def paths(settings: Any, prefix: str = '') -> Iterator[str]:
+  """Dotted names of all leaves of a settings tree; absent sections left out."""
+  for name, annotation in annotations(type(settings)).items():
+    value = getattr(settings, name)
+    if section_type(annotation) is None:
+      yield prefix + shown(name)
+    elif value is not None:
+      yield from paths(value, f'{prefix}{shown(name)}.')
 
 
 def nearest(wrong: str, names: Sequence[str]) -> str:
@@ -114,9 +113,11 @@ def _parse_one(text: str, option: Any) -> Any:
   if option is str:
     return text
   if option is bool:
-    return {'true': True, 'false': False}[text.lower()] if (
-        text.lower() in ('true', 'false')
-    ) else _refuse(text)
+    return (
+        {'true': True, 'false': False}[text.lower()]
+        if (text.lower() in ('true', 'false'))
+        else _refuse(text)
+    )
   if option is int:
     return int(text)
   if option is float:

@@ -143,7 +143,7 @@ def _check_group(config: schema.ExperimentConfig) -> None:
       group.min_size <= group.size,
       'group.min_size',
       group.min_size,
-      f'every group would be incomplete: make it at most group.size'
+      'every group would be incomplete: make it at most group.size'
       f' ({group.size})',
   )
   for name in ('budget_truncation', 'context_truncation', 'runtime_abort'):

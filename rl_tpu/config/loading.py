@@ -64,13 +64,11 @@ def _module(path: pathlib.Path) -> types.ModuleType:
     spec.loader.exec_module(module)
   except SyntaxError as error:
     raise ValueError(
-        f'--experiment={path}: line {error.lineno} is not Python:'
-        f' {error.msg}.'
+        f'--experiment={path}: line {error.lineno} is not Python: {error.msg}.'
     ) from error
   except ModuleNotFoundError as error:
     raise ValueError(
-        f'--experiment={path}: it imports {error.name}, which is not'
-        ' installed.'
+        f'--experiment={path}: it imports {error.name}, which is not installed.'
     ) from error
   return module
 
@@ -115,7 +113,7 @@ def import_target(target: str) -> Any:
       ) from error
     raise ValueError(
         f'{target}: there is no module {error.name}; it must be importable'
-        ' from the working directory or from the experiment file\'s folder.'
+        " from the working directory or from the experiment file's folder."
     ) from error
   found = getattr(module, name, None)
   if found is None:

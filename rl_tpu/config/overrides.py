@@ -37,15 +37,25 @@ def apply(
           f'--set {assignment}: write --set path=value, for example'
           ' --set gae.gamma=0.99.'
       )
-    config = _assign(config, path, path.split('.'), text)
+    try:
+      config = _assign(config, path, path.split('.'), text)
+    except _UnknownName as error:
+      near = fields.nearest(path, list(fields.paths(config)))
+      raise ValueError(
+          f'--set {path}: there is no such setting; did you mean {near}?'
+      ) from error
   return config
+
+
+class _UnknownName(Exception):
+  """A path that leads to no field."""
 
 
 def _assign(settings: Any, path: str, parts: list[str], text: str) -> Any:
   names = fields.by_shown_name(type(settings))
   name = names.get(fields.shown(parts[0]))
   if name is None:
-    raise ValueError(_unknown(path))
+    raise _UnknownName(path)
   annotation = fields.annotations(type(settings))[name]
   before = getattr(settings, name)
   section = fields.section_type(annotation)
@@ -54,7 +64,7 @@ def _assign(settings: Any, path: str, parts: list[str], text: str) -> Any:
   elif fields.is_mapping(annotation) and len(parts) > 1:
     value = _assign_name(before, annotation, path, parts[1:], text)
   elif len(parts) > 1:
-    raise ValueError(_unknown(path))
+    raise _UnknownName(path)
   else:
     value = _parsed(path, text, annotation)
   return dataclasses.replace(settings, **_with_rival(settings, name, value))
@@ -117,11 +127,3 @@ def _parsed(path: str, text: str, annotation: Any) -> Any:
     return fields.parse(text, annotation)
   except ValueError as error:
     raise ValueError(f'--set {path}: {error}') from error
-
-
-def _unknown(path: str) -> str:
-  names = list(fields.paths(schema.ExperimentConfig))
-  return (
-      f'--set {path}: there is no such setting; did you mean'
-      f' {fields.nearest(path, names)}?'
-  )

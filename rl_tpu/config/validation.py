@@ -161,7 +161,9 @@ def _check_model(config: schema.ExperimentConfig) -> None:
 
 def _check_workers(config: schema.ExperimentConfig) -> None:
   environment = config.environment
-  checks.one_of('environment.isolation', environment.isolation, 'inline', 'process')
+  checks.one_of(
+      'environment.isolation', environment.isolation, 'inline', 'process'
+  )
   checks.at_least('environment.workers', environment.workers, 1)
   checks.positive('environment.step_timeout_s', environment.step_timeout_s)
   checks.at_least('verifier.workers', config.verifier.workers, 1)
@@ -229,7 +231,9 @@ def _check_window(config: schema.ExperimentConfig) -> None:
       'compaction.max_summary_tokens', compaction.max_summary_tokens, 1
   )
   for name in ('turns', 'tokens', 'wall_s', 'window'):
-    checks.positive(f'budgets.{name}', getattr(config.budgets, name), optional=True)
+    checks.positive(
+        f'budgets.{name}', getattr(config.budgets, name), optional=True
+    )
   if window is None:
     checks.require(
         compaction.mode != 'window',

@@ -273,7 +273,7 @@ class Learner:
     return call
 
   def _apply(self, optimizer: Any):
-    @functools.partial(jax.jit, donate_argnums=(0, 1, 2))
+    @functools.partial(jax.jit, donate_argnums=(0, 1))
     def step(params, opt_state, gradients, weight):
       return optimizers.apply_gradients(
           optimizer, params, opt_state, gradients, weight

@@ -53,9 +53,10 @@ def actor_terms(
       mask_BT,
       clip=clip,
   )
-  loss_BT = terms.loss_BT
+  entropy_BT = jnp.where(mask_BT, entropy_BT, 0.0)
+  parts = {'policy_loss': _weighted(terms.loss_BT, weight_BT)}
   if kl.in_ == 'loss':
-    loss_BT += kl.coef * kl_lib.kl_loss(
+    kl_BT = kl_lib.kl_loss(
         logp_BT,
         minibatch.reference_logp_BT,
         minibatch.rows.behaviour_logp_BT,
@@ -63,16 +64,18 @@ def actor_terms(
         estimator=kl.estimator or 'k2',
         importance=kl.importance,
     )
-  entropy_BT = jnp.where(mask_BT, entropy_BT, 0.0)
+    parts['kl_loss'] = kl.coef * _weighted(kl_BT, weight_BT)
   if entropy_coef:
-    loss_BT -= entropy_coef * entropy_BT
-  loss = jnp.sum(jnp.where(mask_BT, weight_BT * loss_BT, 0.0))
+    parts['entropy_loss'] = -entropy_coef * _weighted(entropy_BT, weight_BT)
+  loss = sum(parts.values())
   stats = _actor_stats(logp_BT, entropy_BT, minibatch, terms, mask_BT)
   if kl.in_ != 'none':
     stats.update(_reference_stats(logp_BT, minibatch, mask_BT))
-  stats['loss'] = sums.TokenSum(
-      loss, jnp.sum(jnp.where(mask_BT, weight_BT, 0.0))
-  )
+  # Sums under weights that add up to 1 over the minibatch (token mode): the
+  # weights are their denominator.
+  weight = _weighted(jnp.ones_like(weight_BT), weight_BT)
+  for name, total in {**parts, 'loss': loss}.items():
+    stats[name] = sums.TokenSum(total, weight)
   return loss, jax.lax.stop_gradient(stats)
 
 
@@ -92,10 +95,10 @@ def critic_terms(
       mask_BT,
       value_clip=value_clip,
   )
-  loss = jnp.sum(jnp.where(mask_BT, weight_BT * terms.loss_BT, 0.0))
+  loss = _weighted(terms.loss_BT, weight_BT)
   stats = {
       'loss': sums.TokenSum(
-          loss, jnp.sum(jnp.where(mask_BT, weight_BT, 0.0))
+          loss, _weighted(jnp.ones_like(weight_BT), weight_BT)
       ),
       'clip_fraction': sums.masked_sum(terms.clipped_BT, mask_BT),
       'bias': sums.masked_sum(terms.error_BT, mask_BT),
@@ -104,6 +107,12 @@ def critic_terms(
       'return': sums.masked_sum(minibatch.return_BT, mask_BT),
   }
   return loss, jax.lax.stop_gradient(stats)
+
+
+def _weighted(value_BT: jax.Array, weight_BT: jax.Array) -> jax.Array:
+  """Sum of weight * value; what has no weight is not read (L9)."""
+  mask_BT = weight_BT > 0
+  return jnp.sum(jnp.where(mask_BT, value_BT, 0.0) * weight_BT)
 
 
 def _actor_stats(logp_BT, entropy_BT, minibatch, terms, mask_BT) -> Stats:

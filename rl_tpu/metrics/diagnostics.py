@@ -79,7 +79,9 @@ class Calibration:
   ece_rollout: float | None
 
 
-def degenerate(values: np.ndarray, std: float, floor: float = STD_FLOOR) -> bool:
+def degenerate(
+    values: np.ndarray, std: float, floor: float = STD_FLOOR
+) -> bool:
   """G15's one comparator: std <= floor * max(1, max|x|)."""
   return bool(std <= floor * max(1.0, float(np.max(np.abs(values)))))
 
@@ -122,7 +124,9 @@ def rollout_weights(rollout: np.ndarray) -> np.ndarray:
   return 1.0 / (len(counts) * counts[inverse])
 
 
-def calibration(table: CriticTable, *, bins: int = POSITION_BINS) -> Calibration:
+def calibration(
+    table: CriticTable, *, bins: int = POSITION_BINS
+) -> Calibration:
   """C5: equal-count bins of sorted predictions.
 
   Bin b holds the sorted items floor(b * n / bins) up to, and without,

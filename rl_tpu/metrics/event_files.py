@@ -28,7 +28,9 @@ def records(
       yield head + body, event_pb2.Event.FromString(body[:length])
 
 
-def scalars(folder: str | os.PathLike[str]) -> dict[str, list[tuple[int, float]]]:
+def scalars(
+    folder: str | os.PathLike[str],
+) -> dict[str, list[tuple[int, float]]]:
   """Tag -> (step, value) of every point in the folder, in file order."""
   points: dict[str, list[tuple[int, float]]] = {}
   for path in event_paths(folder):

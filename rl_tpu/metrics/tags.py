@@ -37,7 +37,9 @@ TAGS: dict[str, str] = {
     'policy/entropy/{token_type}': 'the same at tokens of one type (L19)',
     'policy/kl_behaviour_k1': 'k1 of mu to pi at the first minibatch (O4)',
     'policy/kl_behaviour_k3': 'k3 of the same',
-    'policy/behaviour_gap_max': 'largest |log pi - log mu| before any step (O4)',
+    'policy/behaviour_gap_max': (
+        'largest |log pi - log mu| before any step (O4)'
+    ),
     'policy/behaviour_gap_mean': 'mean |log pi - log mu| before any step (O4)',
     'policy/approx_kl_k1': 'k1 of pi_base to pi over the update',
     'policy/approx_kl_k3': 'k3 of the same',
@@ -104,6 +106,10 @@ TAGS: dict[str, str] = {
     'rollout/counter/{name}': 'mean of an environment counter per rollout',
     'rollout/length_histogram': 'distribution of tokens per rollout',
     'rollout/return_histogram': 'distribution of raw terminal rewards',
+    'rollout/critic_only': 'rollouts that train the critic alone (T6)',
+    'rollout/truncated_to_score': 'truncated rollouts in terminal mode (T13)',
+    'rollout/truncated_unscored': 'of these, those without a score (T13)',
+    'loss/nll': 'mean negative log-likelihood of demonstrated tokens',
     'loss/total': 'policy, entropy and KL terms together',
     'loss/policy': 'policy term under the fixed weights (4.2)',
     'loss/value': 'value term (L4)',
@@ -124,6 +130,7 @@ TAGS: dict[str, str] = {
     'perf/compilations': 'XLA compilations during the update',
     'perf/slot_use': 'live decode slot-steps over all of them',
     'perf/prefill_waste': 'padded share of the prefill tokens',
+    'perf/sampled_tokens_total': 'sampled tokens of the run so far',
     'perf/train_seconds': 'wall seconds of training so far',
     'perf/memory_gib': 'resident memory of the process',
     'eval/success': 'success on held-out tasks, training temperature',
@@ -152,54 +159,49 @@ GROUPS = (
     'run',
 )
 
+
+def _lines(*names: str) -> list[str | list[str]]:
+  """A chart of lines; TensorBoard matches a tag's beginning, hence the $."""
+  return ['Multiline', [f'{name}$' for name in names]]
+
+
+def _band(name: str) -> list[str | list[str]]:
+  """A chart of a figure within its interval."""
+  return ['Margin', [name, f'{name}_low', f'{name}_high']]
+
+
 HEALTH_LAYOUT = {
     'RL health': {
-        'success, training batch': [
-            'Multiline',
-            [
-                'reward/success',
-                'reward/success_truncated_as_failure',
-                'reward/success_discarded_as_failure',
-            ],
-        ],
-        'success, held-out (T = training)': [
-            'Margin',
-            ['eval/success', 'eval/success_low', 'eval/success_high'],
-        ],
-        'success, held-out (greedy)': [
-            'Margin',
-            ['eval/greedy', 'eval/greedy_low', 'eval/greedy_high'],
-        ],
-        'explained variance': [
-            'Multiline',
-            [
-                'critic/explained_variance',
-                'critic/explained_variance_scored',
-                'critic/holdout/explained_variance_scored',
-            ],
-        ],
-        'entropy': ['Multiline', ['policy/entropy']],
-        'sampler against trainer': [
-            'Multiline',
-            ['policy/behaviour_gap_max', 'policy/kl_behaviour_k3'],
-        ],
-        'policy step': [
-            'Multiline',
-            ['policy/approx_kl_k3', 'policy/clip_high', 'policy/clip_low'],
-        ],
-        'gradient norms': [
-            'Multiline',
-            ['policy/grad_norm', 'critic/grad_norm'],
-        ],
-        'advantage': ['Multiline', ['adv/mean', 'adv/std', 'adv/positive']],
-        'value bias': ['Multiline', ['critic/bias']],
-        'segments and turns': [
-            'Multiline',
-            ['rollout/segments_mean', 'rollout/turns_mean'],
-        ],
-        'ends': ['Multiline', ['rollout/end/(?!policy_stop|success).+']],
-        'discards': ['Multiline', ['rollout/discarded/.+']],
-        'seconds by phase': ['Multiline', ['perf/seconds/.+']],
+        'success, training batch': _lines(
+            'reward/success',
+            'reward/success_truncated_as_failure',
+            'reward/success_discarded_as_failure',
+        ),
+        'success, held-out (T = training)': _band('eval/success'),
+        'success, held-out (greedy)': _band('eval/greedy'),
+        'explained variance': _lines(
+            'critic/explained_variance',
+            'critic/explained_variance_scored',
+            'critic/holdout/explained_variance_scored',
+        ),
+        'entropy': _lines('policy/entropy'),
+        'sampler against trainer': _lines(
+            'policy/behaviour_gap_max', 'policy/kl_behaviour_k3'
+        ),
+        'policy step': _lines(
+            'policy/approx_kl_k3', 'policy/clip_high', 'policy/clip_low'
+        ),
+        'gradient norms': _lines('policy/grad_norm', 'critic/grad_norm'),
+        'advantage': _lines('adv/mean', 'adv/std', 'adv/positive'),
+        'value bias': _lines('critic/bias'),
+        'segments and turns': _lines(
+            'rollout/segments_mean', 'rollout/turns_mean'
+        ),
+        'ends other than by the policy': _lines(
+            'rollout/end/(?!policy_stop|success).+'
+        ),
+        'discards': _lines('rollout/discarded/.+'),
+        'seconds by phase': _lines('perf/seconds/.+'),
     }
 }
 

@@ -1,7 +1,7 @@
 """Transcripts: a rollout as one row a message, for terminal and dashboard."""
 
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -66,8 +66,8 @@ def messages(
       position.
   """
   found = []
-  by_place = estimates['segments'] if estimates else [None] * len(
-      rollout.segments
+  by_place = (
+      estimates['segments'] if estimates else [None] * len(rollout.segments)
   )
   pairs = sorted(
       zip(rollout.segments, by_place), key=lambda pair: pair[0].segment_index
@@ -116,7 +116,9 @@ def _message(
 
 def cells(message: Message) -> tuple[str, ...]:
   """A message as texts, in the order of COLUMNS."""
-  mask = '' if message.trained is None else f'{message.trained}/{message.tokens}'
+  mask = (
+      '' if message.trained is None else f'{message.trained}/{message.tokens}'
+  )
   return (
       str(message.segment),
       message.role,
@@ -149,9 +151,14 @@ def heading(rollout: records.Rollout) -> str:
 
 
 def markdown(
-    rollout: records.Rollout, found: Sequence[Message]
+    rollout: records.Rollout,
+    decode: Callable[[np.ndarray], str],
+    estimates: Mapping[str, Any] | None = None,
 ) -> str:
-  """A transcript as a Markdown table, for TensorBoard's text page."""
+  """A transcript as a Markdown table, for TensorBoard's text page.
+
+  Arguments as for `messages`.
+  """
   lines = [
       f'**{_escaped(heading(rollout))}**',
       '',
@@ -160,7 +167,7 @@ def markdown(
   ]
   lines += [
       '| ' + ' | '.join(_escaped(cell) for cell in cells(message)) + ' |'
-      for message in found
+      for message in messages(rollout, decode, estimates)
   ]
   return '\n'.join(lines) + '\n'
 

@@ -24,7 +24,6 @@ from rl_tpu.metrics import tags
 
 Number = float | int | None
 
-_FLUSH_S = 5
 _counter = itertools.count()
 
 
@@ -51,7 +50,11 @@ class TensorBoardWriter:
   """Event files in one folder, with the 'RL health' layout."""
 
   def __init__(
-      self, folder: str | os.PathLike[str], *, resume_step: int | None = None
+      self,
+      folder: str | os.PathLike[str],
+      *,
+      resume_step: int | None = None,
+      flush_s: int = 5,
   ):
     """Opens the folder.
 
@@ -59,6 +62,7 @@ class TensorBoardWriter:
       folder: where event files go; made if absent.
       resume_step: last step that counts of those already there; None keeps
         everything.
+      flush_s: a point is readable by other processes after so many seconds.
     """
     folder = pathlib.Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -70,7 +74,7 @@ class TensorBoardWriter:
     self._writer = tensorboardX.SummaryWriter(
         str(folder),
         purge_step=None if resume_step is None else resume_step + 1,
-        flush_secs=_FLUSH_S,
+        flush_secs=flush_s,
         filename_suffix=suffix,
     )
     self._writer.add_custom_scalars(tags.HEALTH_LAYOUT)

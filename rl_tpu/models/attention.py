@@ -12,6 +12,8 @@ import jax
 from jax.ad_checkpoint import checkpoint_name
 import jax.numpy as jnp
 
+from rl_tpu.models import matrix
+
 MASKED = -1e30  # Finite: a difference of two of them is 0, not NaN.
 MIN_BLOCK = 128
 MAX_BLOCKS = 8
@@ -75,8 +77,9 @@ def _backward(saved, out_grad):
   query, key, value, segment_BT, out, normaliser = saved
   wide = lambda x: x.astype(jnp.float32)
   mean = jnp.sum(wide(out) * wide(out_grad), axis=-1, keepdims=True)
+  query_turned, out_grad_turned = matrix.turned(query), matrix.turned(out_grad)
   query_grads = []
-  key_grad, value_grad = jnp.zeros_like(key), jnp.zeros_like(value)
+  key_grad, value_grad = (jnp.zeros_like(x.mT) for x in (key, value))
   for start, stop in _blocks(segment_BT.shape[1]):
     rows = lambda x: x[:, :, :, start:stop]
     score = _score(query, key, segment_BT, start, stop)
@@ -91,12 +94,13 @@ def _backward(saved, out_grad):
     query_grads.append(
         jnp.einsum('bgrts,bgsk->bgrtk', score_grad, key[:, :, :stop])
     )
-    back = lambda x, y: jnp.einsum('bgrts,bgrtk->bgsk', x, y)
-    key_grad = key_grad.at[:, :, :stop].add(back(score_grad, rows(query)))
-    value_grad = value_grad.at[:, :, :stop].add(
-        back(weight.astype(value.dtype), rows(out_grad))
+    back = lambda x, y: jnp.einsum('bgrkt,bgrts->bgks', x[..., start:stop], y)
+    key_grad = key_grad.at[..., :stop].add(back(query_turned, score_grad))
+    value_grad = value_grad.at[..., :stop].add(
+        back(out_grad_turned, weight.astype(value.dtype))
     )
-  return jnp.concatenate(query_grads, axis=3), key_grad, value_grad, None
+  query_grad = jnp.concatenate(query_grads, axis=3)
+  return query_grad, key_grad.mT, value_grad.mT, None
 
 
 _attend.defvjp(_forward, _backward)

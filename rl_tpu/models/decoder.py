@@ -16,6 +16,7 @@ import jax.numpy as jnp
 
 from rl_tpu.models import attention
 from rl_tpu.models import config as config_lib
+from rl_tpu.models import matrix
 from rl_tpu.models import rotary
 from rl_tpu.types import shapes
 
@@ -62,7 +63,7 @@ class Heads(nnx.Module):
   def __call__(self, x: jax.Array) -> jax.Array:
     width, heads, size = self.kernel.shape
     flat = self.kernel[...].astype(x.dtype).reshape(width, heads * size)
-    out = (x @ flat).reshape(*x.shape[:-1], heads, size)
+    out = matrix.product(x, flat).reshape(*x.shape[:-1], heads, size)
     return out if self.bias is None else out + self.bias[...].astype(x.dtype)
 
 
@@ -75,7 +76,7 @@ class Dense(nnx.Module):
     )
 
   def __call__(self, x: jax.Array) -> jax.Array:
-    return x @ self.kernel[...].astype(x.dtype)
+    return matrix.product(x, self.kernel[...].astype(x.dtype))
 
 
 class Block(nnx.Module):
@@ -138,7 +139,7 @@ class Output(nnx.Module):
     heads, size, width = self.kernel.shape
     kernel = self.kernel[...].astype(attended.dtype)
     flat = attended.reshape(*attended.shape[:-2], heads * size)
-    return flat @ kernel.reshape(heads * size, width)
+    return matrix.product(flat, kernel.reshape(heads * size, width))
 
 
 class Embedding(nnx.Module):

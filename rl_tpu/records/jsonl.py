@@ -136,9 +136,7 @@ def encode(rollout: records.Rollout) -> dict[str, Any]:
   Raises:
     ValueError: as `write`.
   """
-  data = {
-      f.name: getattr(rollout, f.name) for f in dataclasses.fields(rollout)
-  }
+  data = {f.name: getattr(rollout, f.name) for f in dataclasses.fields(rollout)}
   for name in _ENUMS:
     value = data[name]
     data[name] = value.value if isinstance(value, enum.Enum) else value
@@ -155,9 +153,7 @@ def encode(rollout: records.Rollout) -> dict[str, Any]:
 
 
 def _encode_segment(segment: records.Segment) -> dict[str, Any]:
-  data = {
-      f.name: getattr(segment, f.name) for f in dataclasses.fields(segment)
-  }
+  data = {f.name: getattr(segment, f.name) for f in dataclasses.fields(segment)}
   if isinstance(segment.end_kind, enum.Enum):
     data['end_kind'] = segment.end_kind.value
   length = len(segment.token)

@@ -121,8 +121,6 @@ class Session:
     self._state_ids: dict[int, str] = {}
     self._counters: dict[str, float] = {}
     self._t_start = 0.0
-    self._env_s = 0.0
-    self._request_length = 0
     self._pending: tuple[protocol.Message, ...] = ()
 
   def run(self) -> Generator[Ask, Any, records.Rollout]:
@@ -160,7 +158,7 @@ class Session:
       for name, value in step.rewards.items():
         self._recorder.reward(name, value)
       for name, value in step.counters.items():
-        self._counters[name] = self._counters.get(name, 0.0) + value
+        self._count(name, value)
       if step.end is not None:
         if step.observation is not None and step.observation.messages:
           messages = step.observation.messages
@@ -172,6 +170,20 @@ class Session:
       self, observation: protocol.Observation
   ) -> Generator[Ask, Any, None]:
     """Appends what happened and what is asked next, compacting if due."""
+    before = self._talk.messages
+    try:
+      yield from self._append(observation)
+    except chat.HistoryRewritten:
+      # The policy goes on from other tokens than it has seen: a cut (K04).
+      self._recorder.cut(term.Cut.COMPACTION)
+      opening = [*before, *observation.messages, *observation.prompt]
+      self._recorder.open(self._talk.open(opening))
+      self._window_turns = 0
+      self._count('history_rewritten')
+
+  def _append(
+      self, observation: protocol.Observation
+  ) -> Generator[Ask, Any, None]:
     settings = self._settings
     said, prompt = observation.messages, observation.prompt
     self._recorder.observe(self._talk.add(said, ask=False))
@@ -203,7 +215,7 @@ class Session:
       completion, limited_by = yield from self._reply(is_summary=True)
       if completion.finish_reason != 'stop' and limited_by is not None:
         # No tokens are left: the next turn finds that out as well.
-        self._counters['summaries_cut_short'] = 1.0
+        self._count('summaries_cut_short')
       text = self._tokenizer.decode(completion.token)
       text = self._strip_stop(text)
     else:
@@ -232,7 +244,7 @@ class Session:
         summary_author=settings.compaction.author,
     )
     self._window_turns = 0
-    self._counters['compactions'] = self._counters.get('compactions', 0.0) + 1
+    self._count('compactions')
 
   def _reply(
       self, *, is_summary: bool = False
@@ -292,6 +304,9 @@ class Session:
     self._sampled_tokens += len(completion.token)
     return completion, limited_by
 
+  def _count(self, name: str, value: float = 1.0) -> None:
+    self._counters[name] = self._counters.get(name, 0.0) + value
+
   def _budget_end(self) -> protocol.End | None:
     budgets = self._settings.budgets
     spent = (
@@ -343,8 +358,6 @@ class Session:
     if score is not None:
       if np.isfinite(score.value):
         reward, solved = float(score.value), bool(score.solved)
-      weight = self._settings.reward_weights.get('terminal', 1.0)
-      reward = None if reward is None else weight * reward
     elif end.kind == term.Termination.FAILURE:
       reward, solved = 0.0, False
     self._counters['turns'] = float(self._turns)

@@ -1,0 +1,226 @@
+"""One worker process and the call that it is busy with.
+
+Nothing here waits and no thread runs: whoever holds a `Call` asks `done` or
+`result`, and that moves everything along, deadlines included.
+"""
+
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from multiprocessing import connection as connection_lib
+from typing import Any
+
+from rl_tpu.isolation import errors
+
+# Imports and set-up of user code are not part of a call's wall limit.
+STARTUP_S = 60.0
+
+
+class Call:
+  """An answer that is on its way."""
+
+  def __init__(
+      self,
+      message: tuple[Any, ...],
+      timeout_s: float,
+      pump: Callable[[float], None],
+  ):
+    """Args: what the worker is sent, its limit, and what moves it along."""
+    self.message = message
+    self.timeout_s = timeout_s
+    self._pump = pump
+    self._is_done = False
+    self._value: Any = None
+    self._error: errors.WorkerError | None = None
+
+  def done(self) -> bool:
+    """True once `result` returns at once."""
+    if not self._is_done:
+      self._pump(0.0)
+    return self._is_done
+
+  def result(self) -> Any:
+    """The answer; waits for it.
+
+    Raises:
+      errors.WorkerError: there is none.
+    """
+    while not self._is_done:
+      self._pump(0.05)
+    if self._error is not None:
+      raise self._error
+    return self._value
+
+  def succeed(self, value: Any) -> None:
+    """Gives the answer."""
+    self._value, self._is_done = value, True
+
+  def fail(self, error: errors.WorkerError) -> None:
+    """Ends the call without an answer."""
+    self._error, self._is_done = error, True
+
+
+class WorkerProcess:
+  """A process that answers one call after the other.
+
+  Its environment variables ask jax for the CPU, so user code that imports it
+  leaves the accelerator alone.
+  """
+
+  def __init__(
+      self, preload: Sequence[str] = (), startup_s: float = STARTUP_S
+  ):
+    """Starts it; `poll` finds out when it is ready.
+
+    Args:
+      preload: modules that it imports before the first call.
+      startup_s: limit of the start, and of the imports of each call.
+    """
+    self._startup_s = startup_s
+    self._call: Call | None = None
+    self._is_ready = False
+    self._is_sent = False
+    self.is_alive = True
+    self._pipe, theirs = connection_lib.Pipe()
+    life, self._life = os.pipe()
+    self._process = subprocess.Popen(
+        [
+            sys.executable, '-m', 'rl_tpu.isolation.worker',
+            str(theirs.fileno()), str(life), *preload,
+        ],
+        env=_environment(),
+        pass_fds=(theirs.fileno(), life),
+        stdin=subprocess.DEVNULL,
+        stdout=2,  # What user code prints must not mix with our output.
+        start_new_session=True,  # Ctrl-C is the parent's business.
+    )
+    theirs.close()
+    os.close(life)
+    self._deadline = time.monotonic() + startup_s
+
+  @property
+  def pid(self) -> int:
+    """Of the process."""
+    return self._process.pid
+
+  @property
+  def pipe(self) -> connection_lib.Connection:
+    """Becomes readable when `poll` has something to do."""
+    return self._pipe
+
+  @property
+  def is_free(self) -> bool:
+    """Takes a call: alive and not busy; it may be starting still."""
+    return self.is_alive and self._call is None
+
+  @property
+  def is_ready(self) -> bool:
+    """Has finished its start."""
+    return self._is_ready
+
+  def submit(self, call: Call) -> None:
+    """Gives it a call; it has to be free."""
+    self._call, self._is_sent = call, False
+    self._send()
+
+  def poll(self) -> None:
+    """Reads what came, and ends the process where a limit has passed."""
+    while self.is_alive:
+      try:
+        if not self._pipe.poll():
+          break
+        self._receive(self._pipe.recv())
+      except (EOFError, OSError):
+        self._end(errors.WorkerCrashed(self._describe_exit()))
+      except (pickle.UnpicklingError, AttributeError, ImportError) as error:
+        self._end(
+            errors.WorkerCrashed(f'its answer could not be read: {error}')
+        )
+    waiting = self._call is not None or not self._is_ready
+    if self.is_alive and waiting and time.monotonic() > self._deadline:
+      self._end(self._timeout())
+
+  def kill(self) -> None:
+    """Ends the process and all that it started, and fails its call."""
+    self._end(errors.WorkerCrashed('the worker was ended.'))
+
+  def close(self, wait_s: float = 1.0) -> None:
+    """Lets an idle process leave by itself; ends it otherwise."""
+    if self.is_alive and self._call is None and self._is_ready:
+      self._pipe.close()
+      try:
+        self._process.wait(wait_s)
+      except subprocess.TimeoutExpired:
+        pass  # Ended by force below.
+    self.kill()
+
+  def _send(self) -> None:
+    if self._call is None or self._is_sent or not self._is_ready:
+      return
+    self._is_sent = True
+    self._deadline = time.monotonic() + self._startup_s
+    try:
+      self._pipe.send(self._call.message)
+    except OSError:
+      self._end(errors.WorkerCrashed(self._describe_exit()))
+
+  def _receive(self, message: tuple[Any, ...]) -> None:
+    kind, *parts = message
+    if kind == 'ready':
+      self._is_ready = True
+      self._send()
+    elif kind == 'started':
+      self._deadline = time.monotonic() + self._call.timeout_s
+    elif not self._is_ready:
+      self._end(errors.WorkerCrashed(f'it could not start: {parts[2]}'))
+    else:
+      call, self._call = self._call, None
+      if kind == 'value':
+        call.succeed(parts[0])
+      else:
+        call.fail(errors.CallFailed(*parts))
+
+  def _timeout(self) -> errors.WorkerError:
+    if not self._is_ready:
+      return errors.WorkerCrashed(
+          f'it was not ready within {self._startup_s:g} s.'
+      )
+    return errors.WorkerTimeout(
+        f'no answer within {self._call.timeout_s:g} s; the process was ended.'
+    )
+
+  def _describe_exit(self) -> str:
+    try:
+      code = self._process.wait(1.0)
+    except subprocess.TimeoutExpired:
+      return 'the process closed its pipe.'
+    return f'the process ended with code {code}.'
+
+  def _end(self, error: errors.WorkerError) -> None:
+    call, self._call = self._call, None
+    if self.is_alive:
+      self.is_alive = False
+      try:
+        os.killpg(self._process.pid, signal.SIGKILL)
+      except ProcessLookupError:
+        pass  # It has left already.
+      self._process.wait()
+      self._pipe.close()
+      os.close(self._life)
+    if call is not None:
+      call.fail(error)
+
+
+def _environment() -> dict[str, str]:
+  """The parent's variables, with its import path and without its devices."""
+  path = os.pathsep.join(p or os.getcwd() for p in sys.path)
+  return {
+      'OMP_NUM_THREADS': '1',
+      **os.environ,
+      'PYTHONPATH': path,
+      'JAX_PLATFORMS': 'cpu',
+  }

@@ -1,0 +1,101 @@
+"""Where every started rollout is: started = admitted + discarded + queued
++ running (A5)."""
+
+import dataclasses
+from typing import Any
+
+from rl_tpu.rollout import admission as admission_lib
+from rl_tpu.types import termination as term
+
+
+@dataclasses.dataclass
+class Ledger:
+  """Counts of a whole run; kept with the checkpoint.
+
+  Attributes:
+    started: rollouts begun.
+    admitted: rollouts that trained the actor.
+    discarded: the others, by reason.
+    queued: ended, and not judged yet.
+    running: not ended.
+    discarded_by_kind: discards by reason and kind of end.
+  """
+
+  started: int = 0
+  admitted: int = 0
+  discarded: dict[str, int] = dataclasses.field(default_factory=dict)
+  queued: int = 0
+  running: int = 0
+  discarded_by_kind: dict[str, int] = dataclasses.field(default_factory=dict)
+
+  def start(self, count: int) -> None:
+    """Counts rollouts that begin."""
+    self.started += count
+    self.running += count
+
+  def end(self, count: int) -> None:
+    """Counts rollouts that ended and wait to be judged."""
+    self.running -= count
+    self.queued += count
+
+  def record(self, admission: admission_lib.Admission) -> None:
+    """Counts a judged batch; its rollouts were queued, or still running."""
+    discards = admission.discards
+    judged = len(admission.judged) + len(discards)
+    from_queue = min(judged, self.queued)
+    self.queued -= from_queue
+    self.running -= judged - from_queue
+    self.admitted += len(admission.judged)
+    for discard in discards:
+      reason = discard.reason.value
+      kind = f'{reason}/{discard.rollout.termination.value}'
+      self.discarded[reason] = self.discarded.get(reason, 0) + 1
+      self.discarded_by_kind[kind] = self.discarded_by_kind.get(kind, 0) + 1
+
+  def assert_balanced(self) -> None:
+    """Checks A5.
+
+    Raises:
+      RuntimeError: rollouts were lost or counted twice.
+    """
+    placed = (
+        self.admitted + self.num_discarded + self.queued + self.running
+    )
+    if placed != self.started or min(self.queued, self.running) < 0:
+      raise RuntimeError(
+          f'rollouts do not add up: {self.started} started, {self.admitted}'
+          f' admitted, {self.num_discarded} discarded, {self.queued} queued,'
+          f' {self.running} running.'
+      )
+
+  @property
+  def num_discarded(self) -> int:
+    """Discards over all reasons."""
+    return sum(self.discarded.values())
+
+  def figures(self) -> dict[str, float]:
+    """The counts, for the log."""
+    return {
+        'rollout/started': float(self.started),
+        'rollout/admitted': float(self.admitted),
+        'rollout/discarded': float(self.num_discarded),
+        'rollout/queued': float(self.queued),
+        'rollout/running': float(self.running),
+    }
+
+  def shares(self) -> dict[str, float]:
+    """Share of the started rollouts that each reason took (A5)."""
+    return {
+        reason.value: self.discarded.get(reason.value, 0)
+        / max(self.started, 1)
+        for reason in term.DiscardReason
+    }
+
+  def state(self) -> dict[str, Any]:
+    """JSON form for the checkpoint."""
+    return dataclasses.asdict(self)
+
+  @classmethod
+  def from_state(cls, state: dict[str, Any]) -> 'Ledger':
+    """The ledger that `state` was taken from."""
+    return cls(**state)

@@ -1,0 +1,230 @@
+"""Which request sits in which slot: a state machine without clock or thread.
+
+Every decision follows from the order of submission and from what the engine
+returned, so that several processes with the same inputs decide alike.
+"""
+
+import collections
+import dataclasses
+
+import numpy as np
+
+from rl_tpu.sampler import contract
+from rl_tpu.sampler import state as state_lib
+from rl_tpu.sampler import types
+
+_NO_TOKENS = (
+    np.zeros(0, np.int32),
+    np.zeros(0, np.float32),
+    np.zeros(0, np.int32),
+)
+
+
+@dataclasses.dataclass(eq=False)
+class _Entry:
+  """A request and what was sampled for it before its present slot.
+
+  Attributes:
+    request: as submitted.
+    kept: token, logprob and version arrays kept over a restart.
+    first_call: the first `generate` call of its present slot.
+  """
+
+  request: types.Request
+  kept: tuple[np.ndarray, np.ndarray, np.ndarray] = _NO_TOKENS
+  first_call: int = 0
+
+
+@dataclasses.dataclass(eq=False)
+class _Call:
+  """What one `generate` call returned, and under which version."""
+
+  columns: contract.Columns
+  num_valid: np.ndarray
+  version: int
+
+
+class SlotScheduler:
+  """Queue, slots, and the tokens of the requests in them."""
+
+  def __init__(self, *, slots: int, shards: int, tokens_per_call: int):
+    """Starts empty.
+
+    Args:
+      slots: of the engine.
+      shards: equal parts that the slots are divided into.
+      tokens_per_call: tokens a slot may grow by between two decisions.
+    """
+    self._shards = shards
+    self._tokens_per_call = tokens_per_call
+    self._queue: collections.deque[_Entry] = collections.deque()
+    self._slots: list[_Entry | None] = [None] * slots
+    self._position = np.full(slots, -1, np.int64)  # -1: the slot is free.
+    self._active: dict[str, _Entry] = {}
+    # Calls that a slot in use may still read, the oldest being `_first_call`.
+    self._calls: collections.deque[_Call] = collections.deque()
+    self._first_call = 0
+
+  @property
+  def num_live(self) -> int:
+    """Requests in slots."""
+    return int(np.sum(self._position >= 0))
+
+  @property
+  def num_queued(self) -> int:
+    """Requests that wait for a slot."""
+    return len(self._queue)
+
+  def is_active(self, request_id: str) -> bool:
+    """True for requests in the queue or in a slot."""
+    return request_id in self._active
+
+  def needed_length(self) -> int:
+    """Cache positions that the next call may write."""
+    return int(self._position.max()) + self._tokens_per_call
+
+  def submit(self, request: types.Request) -> None:
+    """Puts a request at the end of the queue."""
+    entry = _Entry(request)
+    self._active[request.request_id] = entry
+    self._queue.append(entry)
+
+  def fill(self) -> list[tuple[int, np.ndarray, bytes]]:
+    """Gives free slots to the queue, oldest request first.
+
+    A request goes to the shard with most free slots, the first of them.
+
+    Returns:
+      Slot, prompt (with the tokens kept at a restart) and `state.row`, in
+      the order of the queue.
+    """
+    free = np.nonzero(self._position < 0)[0]
+    local = len(self._slots) // self._shards
+    by_shard = [list(free[free // local == s]) for s in range(self._shards)]
+    inserts = []
+    for _ in range(min(len(free), len(self._queue))):
+      shard = max(range(self._shards), key=lambda s: len(by_shard[s]))
+      slot = int(by_shard[shard].pop(0))
+      inserts.append(self._enter(slot, self._queue.popleft()))
+    return inserts
+
+  def _enter(self, slot: int, entry: _Entry) -> tuple[int, np.ndarray, bytes]:
+    request, kept = entry.request, entry.kept[0]
+    prompt = request.prompt
+    if len(kept):
+      prompt = np.concatenate([prompt, kept])
+    position = len(prompt) - 1
+    self._slots[slot] = entry
+    self._position[slot] = position
+    entry.first_call = self._first_call + len(self._calls)
+    control = state_lib.row(
+        request.params,
+        token=int(prompt[-1]),
+        position=position,
+        generated=len(kept),
+    )
+    return slot, prompt, control
+
+  def record(
+      self, columns: contract.Columns, version: int
+  ) -> list[types.Completion]:
+    """Takes in one `generate` call.
+
+    Args:
+      columns: what it returned.
+      version: of the weights it was given.
+
+    Returns:
+      The requests that ended, by slot.
+    """
+    num_valid = np.sum(columns.valid, axis=1)
+    self._calls.append(_Call(columns, num_valid, version))
+    used = self._position >= 0
+    self._position[used] += num_valid[used]
+    done = [
+        self._leave(int(slot), types.FINISH_REASONS[columns.finish[slot]])
+        for slot in np.nonzero(used & (columns.finish != 0))[0]
+    ]
+    self._forget_calls()
+    return done
+
+  def _leave(self, slot: int, finish_reason: str) -> types.Completion:
+    entry = self._slots[slot]
+    del self._active[entry.request.request_id]
+    token, logprob, version = self._sampled(slot)
+    self._slots[slot] = None
+    self._position[slot] = -1
+    return _completion(entry, (token, logprob, version), finish_reason)
+
+  def _sampled(self, slot: int) -> tuple[np.ndarray, ...]:
+    """Token, logprob and version arrays of the request in a slot."""
+    entry = self._slots[slot]
+    parts = [entry.kept]
+    for index in range(entry.first_call - self._first_call, len(self._calls)):
+      call = self._calls[index]
+      count = call.num_valid[slot]
+      parts.append((
+          call.columns.token[slot, :count],
+          call.columns.logprob[slot, :count],
+          np.full(count, call.version, np.int32),
+      ))
+    return tuple(np.concatenate(arrays) for arrays in zip(*parts))
+
+  def _forget_calls(self) -> None:
+    now = self._first_call + len(self._calls)
+    oldest = min((e.first_call for e in self._slots if e), default=now)
+    while self._first_call < oldest:
+      self._calls.popleft()
+      self._first_call += 1
+
+  def abort(
+      self, request_id: str
+  ) -> tuple[types.Completion | None, int | None]:
+    """Takes a request out.
+
+    Returns:
+      What was sampled for it, and the slot that it leaves; None and None if
+      it is not active.
+    """
+    entry = self._active.get(request_id)
+    if entry is None:
+      return None, None
+    if entry in self._slots:
+      slot = self._slots.index(entry)
+      return self._leave(slot, types.ABORT), slot
+    self._queue.remove(entry)
+    del self._active[request_id]
+    return _completion(entry, entry.kept, types.ABORT), None
+
+  def requeue(self) -> list[int]:
+    """Puts live requests back to the front of the queue, tokens kept.
+
+    Returns:
+      The slots they leave.
+    """
+    slots = [int(slot) for slot in np.nonzero(self._position >= 0)[0]]
+    entries = []
+    for slot in slots:
+      entry = self._slots[slot]
+      entry.kept = self._sampled(slot)
+      entries.append(entry)
+      self._slots[slot] = None
+      self._position[slot] = -1
+    self._queue.extendleft(reversed(entries))
+    self._forget_calls()
+    return slots
+
+
+def _completion(
+    entry: _Entry, sampled: tuple[np.ndarray, ...], finish_reason: str
+) -> types.Completion:
+  token, logprob, version = sampled
+  return types.Completion(
+      request_id=entry.request.request_id,
+      prompt=entry.request.prompt,
+      token=token,
+      logprob=logprob,
+      version=version,
+      finish_reason=finish_reason,
+      params=entry.request.params,
+  )

@@ -1,0 +1,129 @@
+"""The weights that the sampler serves, by policy version."""
+
+import functools
+from typing import Any
+
+import jax
+from jax.sharding import NamedSharding, PartitionSpec
+
+from rl_tpu.models import config as config_lib
+from rl_tpu.models import decode
+from rl_tpu.models import decoder
+from rl_tpu.sharding import rules
+
+
+def shardings(
+    config: config_lib.DecoderConfig, mesh: jax.sharding.Mesh
+) -> decode.Weights:
+  """Where each weight lies for decoding.
+
+  Split over `tensor` only: a decode step reads every weight, and one that is
+  split over the batch axes would be gathered every time.
+  """
+  size = mesh.shape['tensor']
+
+  def place_one(names: tuple[str, ...], leaf: jax.ShapeDtypeStruct):
+    axes = [
+        'tensor' if rules.RULES[name] == 'tensor' and n % size == 0 else None
+        for name, n in zip(names, leaf.shape)
+    ]
+    return NamedSharding(mesh, PartitionSpec(*axes))
+
+  is_names = lambda x: isinstance(x, tuple) and isinstance(x[0], str)
+  return jax.tree.map(
+      place_one,
+      decode.weight_axes(config),
+      weight_shapes(config, 'float32'),
+      is_leaf=is_names,
+  )
+
+
+def weight_shapes(
+    config: config_lib.DecoderConfig, dtype: str
+) -> decode.Weights:
+  """Shape and dtype of every weight, nothing allocated."""
+  arrange = functools.partial(decode.arrange, config=config, dtype=dtype)
+  return jax.eval_shape(arrange, decoder.shapes_of(config))
+
+
+class PolicyStore:
+  """Holds the published weights and their version."""
+
+  def __init__(
+      self,
+      *,
+      decoder_config: config_lib.DecoderConfig,
+      weight_shardings: decode.Weights,
+      dtype: str = 'float32',
+  ):
+    """Starts empty: nothing can be sampled before the first `publish`."""
+    self._shapes = decoder.shapes_of(decoder_config)
+    self._devices = jax.tree.leaves(weight_shardings)[0].mesh.devices
+    self._arrange = jax.jit(
+        lambda params: jax.tree.map(
+            # A copy: an output that only renames an input would share its
+            # buffer, which the trainer's next step donates.
+            lambda x: jax.numpy.array(x, copy=True),
+            decode.arrange(params, decoder_config, dtype=dtype),
+        ),
+        out_shardings=weight_shardings,
+    )
+    self._version: int | None = None
+    self._weights: decode.Weights | None = None
+
+  @property
+  def version(self) -> int | None:
+    """The version served; None before the first `publish`."""
+    return self._version
+
+  @property
+  def weights(self) -> decode.Weights:
+    """The weights served.
+
+    Raises:
+      ValueError: nothing was published.
+    """
+    if self._weights is None:
+      raise ValueError('the sampler has no weights yet: publish some first.')
+    return self._weights
+
+  def publish(self, version: int, params: decoder.Params) -> None:
+    """Copies, casts and reshards parameters, then serves them.
+
+    The copy has arrived when this returns: the caller may donate `params`. If
+    anything fails, the old version goes on being served.
+
+    Args:
+      version: of the policy, 0 or more.
+      params: the trainer's, with any sharding.
+
+    Raises:
+      ValueError: parameters of another model, the first one named.
+    """
+    if version < 0:
+      raise ValueError(f'a policy version is 0 or more, got {version}.')
+    check_params(params, self._shapes)
+    weights = jax.block_until_ready(self._arrange(self._reach(params)))
+    self._weights, self._version = weights, version
+
+  def _reach(self, params: decoder.Params) -> decoder.Params:
+    """Brings parameters to the sampler's devices if they are on others."""
+    here = set(self._devices.flat)
+    if all(x.sharding.device_set == here for x in jax.tree.leaves(params)):
+      return params
+    mesh = jax.sharding.Mesh(self._devices, rules.mesh_lib.AXES)
+    return jax.device_put(params, rules.replicated(mesh))
+
+
+def check_params(params: Any, shapes: Any) -> None:
+  """Raises ValueError where `params` do not have the shapes asked for."""
+  name_of = lambda path: '/'.join(str(key.key) for key in path)
+  flat = jax.tree_util.tree_flatten_with_path
+  found = {name_of(path): leaf.shape for path, leaf in flat(params)[0]}
+  wanted = {name_of(path): leaf.shape for path, leaf in flat(shapes)[0]}
+  for name in sorted(found.keys() | wanted.keys()):
+    if found.get(name) != wanted.get(name):
+      raise ValueError(
+          f'published parameter {name} has shape {found.get(name)}, the'
+          f' sampler was built for {wanted.get(name)}.'
+      )

@@ -1,0 +1,174 @@
+"""Golden vectors of section 3, through admission, packing and the jit."""
+
+from typing import Any
+
+import numpy as np
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from rl_tpu.config import schema
+from tests import batch_cases
+from tests import golden_io
+
+
+def run(
+    golden: dict[str, Any],
+    rollouts: list[dict[str, Any]] | None = None,
+    cut: str | None = None,
+    **options: Any,
+) -> batch_cases.Outcome:
+  """A golden case as training would see it."""
+  config = golden['config']
+  rollouts = golden['rollouts'] if rollouts is None else rollouts
+  values, kl = {}, None
+  if config['kl']['in'] == 'reward':
+    kl = {}
+  for rollout in rollouts:
+    for segment in rollout['segments']:
+      key = rollout['rollout_id'], segment['segment_index']
+      values[key] = segment['value'], segment['final_value']
+      if kl is not None:
+        gap = np.subtract(segment['logp_base'], segment['logp_ref'])
+        kl[key] = config['kl']['coef'] * gap
+  return batch_cases.run(
+      [golden_io.rollout(r) for r in rollouts],
+      values,
+      gae=golden_io.gae_config(config, cut),
+      level=config['critic_level'],
+      rules=golden_io.rules(config),
+      data=schema.DataConfig(
+          allow_dropped_prefix=config['allow_dropped_prefix'],
+          max_version_gap=10**6,
+      ),
+      kl=kl,
+      summary_in_policy_loss=config['summary_in_policy_loss'],
+      **options,
+  )
+
+
+_COLUMNS = ('delta', 'advantage', 'return', 'reward')
+
+
+def columns(outcome: batch_cases.Outcome) -> dict[str, np.ndarray]:
+  """Arrays of an outcome under the names of the files."""
+  estimates, joins = outcome.estimates, outcome.batch.segments.joins
+  return {
+      'delta': estimates.delta_BT,
+      'advantage': estimates.advantage_BT,
+      'return': estimates.return_BT,
+      'reward_effective': estimates.reward_BT,
+      'policy_mask': joins.policy_mask_BT,
+      'critic_mask': joins.critic_mask_BT,
+  }
+
+
+def check(outcome: batch_cases.Outcome, expected: dict[str, Any]) -> None:
+  """Compares everything that the file expects of a batch."""
+  _check_verdicts(outcome, expected)
+  in_batch = {r.rollout_id: i for i, r in enumerate(outcome.batch.rollouts)}
+  for name, array in columns(outcome).items():
+    unpacked = outcome.by_rollout(array)
+    want = [
+        np.asarray(segment[name], np.float64)
+        for rollout in expected['rollouts']
+        for segment in rollout['segments']
+    ]
+    got = []
+    for rollout in expected['rollouts']:
+      here = unpacked.get(rollout['rollout_id'])
+      for index, segment in enumerate(rollout['segments']):
+        # A rollout in neither batch is not packed: it reads as 0 (G12).
+        zeros = np.zeros(len(segment[name]))
+        got.append(zeros if here is None else here[index])
+    golden_io.assert_close(
+        np.concatenate(got) if got else [],
+        np.concatenate(want) if want else [],
+        name=name,
+    )
+  joins = outcome.batch.segments.joins
+  padding = outcome.batch.time_BT < 0
+  for array in columns(outcome).values():
+    np.testing.assert_array_equal(array[padding], 0)
+  assert joins.policy_mask_BT.sum() == expected['policy_tokens']
+  assert joins.critic_mask_BT.sum() == expected['critic_tokens']
+  for rollout in expected['rollouts']:
+    place = in_batch.get(rollout['rollout_id'])
+    if place is None:
+      continue
+    dropped = outcome.batch.dropped_reward_R[place]
+    golden_io.assert_close(dropped, rollout['dropped_reward'])
+
+
+def _check_verdicts(outcome: batch_cases.Outcome, expected: Any) -> None:
+  admitted = {a.rollout.rollout_id: a for a in outcome.admission.admitted}
+  reasons = {
+      d.rollout.rollout_id: d.reason.value for d in outcome.admission.discards
+  }
+  for rollout in expected['rollouts']:
+    rollout_id = rollout['rollout_id']
+    entry = admitted.get(rollout_id)
+    verdict = entry.verdict if entry else None
+    assert rollout['in_policy_batch'] == bool(
+        verdict and verdict.in_policy_batch
+    ), rollout_id
+    assert rollout['in_critic_batch'] == bool(
+        verdict and verdict.in_critic_batch
+    ), rollout_id
+    assert rollout['reason'] == reasons.get(rollout_id), rollout_id
+    if entry:
+      assert rollout['end_mode'] == verdict.end_mode.value, rollout_id
+  counts = {
+      reason.value: count
+      for reason, count in outcome.admission.discard_counts.items()
+  }
+  assert counts == expected['discard_counts']
+
+
+class GoldenTest(parameterized.TestCase):
+
+  @parameterized.named_parameters(*golden_io.named('gae_hand'))
+  def test_hand(self, golden):
+    """R6, T2-T8, T10, T11, G2-G8, G10-G12, G14, G16, G19."""
+    check(run(golden), golden['expected'])
+
+  @parameterized.named_parameters(*golden_io.named('gae_random'))
+  def test_random(self, golden):
+    """Sections 3.1 to 3.6 together."""
+    check(run(golden), golden['expected'])
+
+  @parameterized.named_parameters(*golden_io.named('gae_invariance'))
+  def test_G21_G24_G25_invariance(self, golden):
+    base = golden['base']
+    outcomes = [(run(base), base['expected'])]
+    check(*outcomes[0])
+    for variant in golden['variants']:
+      outcome = run(base, variant['rollouts'])
+      check(outcome, variant['expected'])
+      outcomes.append((outcome, variant['expected']))
+    for outcome, _ in outcomes[1:]:
+      for name, array in columns(outcome).items():
+        first = outcomes[0][0].actions(columns(outcomes[0][0])[name])
+        for rollout_id, values in outcome.actions(array).items():
+          golden_io.assert_close(values, first[rollout_id], name=name)
+
+  @parameterized.named_parameters(*golden_io.named('gae_cut_variants'))
+  def test_G20_cut_variants(self, golden):
+    (rollout,) = golden['rollouts']
+    for cut, expected in golden['expected'].items():
+      if cut == 'return':
+        continue
+      outcome = run(golden, cut=cut)
+      advantage = outcome.actions(outcome.estimates.advantage_BT)
+      golden_io.assert_close(
+          advantage[rollout['rollout_id']], expected, name=cut
+      )
+      target = golden['expected']['return'].get(cut)
+      if target is not None:
+        returned = outcome.actions(outcome.estimates.return_BT)
+        golden_io.assert_close(
+            returned[rollout['rollout_id']], target, name=cut
+        )
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,74 @@
+"""Benchmarks on one CPU device: `python -m tests.bench [part ...]`.
+
+Prints one JSON line. Every timing is the best of several runs, the median
+beside it. The matrix rate is measured in the same minute as the update and
+the scoring passes, so that their share of it means something on a machine
+whose clock and neighbours change.
+
+Parts: rollout, update, scoring, gae (default: all). Each runs in a process of
+its own, so that peak memory is that part's.
+"""
+
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+
+PARTS = ('rollout', 'update', 'scoring', 'gae')
+
+
+def timed(call, *, warmup: int, repeat: int) -> dict[str, float]:
+  """Best and median wall seconds of a call."""
+  for _ in range(warmup):
+    call()
+  seconds = []
+  for _ in range(repeat):
+    start = time.perf_counter()
+    call()
+    seconds.append(time.perf_counter() - start)
+  return {'best': min(seconds), 'median': statistics.median(seconds)}
+
+
+def run_part(name: str) -> dict[str, float]:
+  """One part in this process."""
+  from tests.bench import parts
+
+  figures = getattr(parts, name)()
+  peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
+  figures[f'{name}_peak_gib'] = round(peak, 2)
+  return figures
+
+
+def main() -> None:
+  """Runs the parts named on the command line, or all of them."""
+  arguments = sys.argv[1:]
+  if arguments[:1] == ['--part']:
+    print(json.dumps(run_part(arguments[1])))
+    return
+  unknown = [a for a in arguments if a not in PARTS]
+  if unknown:
+    sys.exit(f'tests.bench: no part {unknown[0]}; parts: {", ".join(PARTS)}.')
+  result = {'bench': 'rl_tpu', 'cores': os.cpu_count()}
+  environment = dict(
+      os.environ,
+      JAX_PLATFORMS='cpu',
+      XLA_FLAGS='--xla_force_host_platform_device_count=1',
+  )
+  for name in arguments or PARTS:
+    done = subprocess.run(
+        [sys.executable, '-m', 'tests.bench', '--part', name],
+        env=environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    result |= json.loads(done.stdout.strip().splitlines()[-1])
+  result['load_average'] = round(os.getloadavg()[0], 2)
+  print(json.dumps(result))
+
+
+if __name__ == '__main__':
+  main()

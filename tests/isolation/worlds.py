@@ -1,0 +1,156 @@
+"""The text of a module of a user: calls and environments that fail."""
+
+import sys
+
+SOURCE = '''
+import os
+import random
+import subprocess
+import sys
+import time
+
+from rl_tpu.environments import protocol
+from rl_tpu.types import termination as term
+from rl_tpu.verifiers import protocol as verifiers
+
+
+def add(a, b):
+  return a + b
+
+
+def pid():
+  return os.getpid()
+
+
+def hang():
+  time.sleep(10_000)
+
+
+def spin():
+  while True:
+    pass
+
+
+def hang_with_child(path):
+  sleep = 'import time; time.sleep(1e4)'
+  child = subprocess.Popen([sys.executable, '-c', sleep])
+  with open(path, 'w') as file:
+    file.write(str(child.pid))
+  time.sleep(10_000)
+
+
+def boom():
+  raise KeyError('lost')
+
+
+def exhausted():
+  raise MemoryError('too much')
+
+
+def leave():
+  raise SystemExit(4)
+
+
+def die():
+  os._exit(3)
+
+
+def talk():
+  print('not an answer')
+  return 'answer'
+
+
+def unreadable():
+  return lambda: 0
+
+
+def has_jax():
+  return 'jax' in sys.modules
+
+
+def slow_then(value):
+  time.sleep(0.3)
+  return value
+
+
+class World:
+  """Does what its task says: right, wrong, boom, hang or die."""
+
+  def __init__(self, mark=''):
+    self.mark = mark
+    self.kind = None
+    self.closed = False
+
+  @property
+  def spec(self):
+    return protocol.EnvironmentSpec('world', '1', blocking=True)
+
+  def reset(self, task, seed):
+    random.seed(seed)
+    self.kind = task.payload['kind']
+    return protocol.Observation(prompt=(protocol.Message('user', 'go'),))
+
+  def instruction(self):
+    return (protocol.Message('system', self.mark),)
+
+  def step(self, action):
+    if self.kind == 'boom':
+      raise RuntimeError('the tool broke')
+    if self.kind == 'hang':
+      time.sleep(10_000)
+    if self.kind == 'die':
+      os._exit(3)
+    end = protocol.End(term.Termination.POLICY_STOP)
+    return protocol.Step(rewards={'draw': random.random()}, end=end)
+
+  def evidence(self):
+    return {'kind': self.kind}
+
+  def where(self):
+    return os.getpid(), id(self)
+
+  def close(self):
+    if self.kind == 'stuck':
+      time.sleep(10_000)
+
+
+class Verifier:
+  """Scores a kind, or does something else."""
+
+  verifier_id = 'kinds'
+  version = '3'
+
+  def __init__(self, right='right'):
+    self.right = right
+
+  def score(self, evidence):
+    kind = evidence['kind']
+    if kind == 'hang':
+      time.sleep(10_000)
+    if kind == 'boom':
+      raise ZeroDivisionError('no score')
+    if kind == 'die':
+      os._exit(3)
+    if kind == 'nan':
+      return verifiers.Score(float('nan'), False)
+    solved = kind == self.right
+    return verifiers.Score(float(solved), solved, {'length': 1.0})
+'''
+
+
+def install(test) -> str:
+  """Makes the module importable for a test and its workers.
+
+  Args:
+    test: an absl test case.
+
+  Returns:
+    The module's name.
+  """
+  folder = test.create_tempdir().full_path
+  with open(f'{folder}/user_worlds.py', 'w', encoding='utf-8') as file:
+    file.write(SOURCE)
+  sys.path.insert(0, folder)
+  test.addCleanup(sys.path.remove, folder)
+  test.addCleanup(sys.modules.pop, 'user_worlds', None)
+  return 'user_worlds'

@@ -1,0 +1,216 @@
+"""Event files and metrics.jsonl: resuming and closing (K37, K38)."""
+
+import json
+import math
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+import time
+
+from absl.testing import absltest
+import numpy as np
+
+from rl_tpu.metrics import event_files
+from rl_tpu.metrics import tags
+from rl_tpu.metrics import writers
+
+READER = """
+import sys
+from rl_tpu.metrics import event_files
+print(event_files.scalars(sys.argv[1]))
+"""
+
+
+class WritersTest(absltest.TestCase):
+
+  def folder(self) -> pathlib.Path:
+    return pathlib.Path(self.create_tempdir().full_path)
+
+  def test_K37_a_resumed_run_has_every_step_once(self):
+    folder = self.folder()
+    first = writers.open_run(folder)
+    for step in range(1, 16):
+      first.scalars(step, {'reward/success': 1.0})
+      first.text(step, 'sample/best', f'first {step}')
+      if step == 10:
+        first.scalars(step, {'eval/success': 0.5})
+    first.close()  # Crashes after 15; the checkpoint is that of 10.
+    with writers.open_run(folder, resume_step=10) as second:
+      for step in range(11, 21):
+        second.scalars(step, {'reward/success': 2.0})
+
+    expected = [(s, 1.0) for s in range(1, 11)]
+    expected += [(s, 2.0) for s in range(11, 21)]
+    found = event_files.scalars(folder / 'tb')
+    self.assertEqual(found['reward/success'], expected)
+    self.assertEqual(found['eval/success'], [(10, 0.5)])
+    texts = [
+        event.step
+        for path in event_files.event_paths(folder / 'tb')
+        for _, event in event_files.records(path)
+        if any(v.tag.startswith('sample/best') for v in event.summary.value)
+    ]
+    self.assertEqual(texts, list(range(1, 11)))
+    lines = writers.read_jsonl(folder / 'metrics.jsonl')
+    points = [
+        (line['step'], line['reward/success'])
+        for line in lines
+        if 'reward/success' in line
+    ]
+    self.assertEqual(points, expected)
+    self.assertEqual([x['step'] for x in lines if 'eval/success' in x], [10])
+
+  def test_K37_a_running_dashboard_is_told_to_forget_later_steps(self):
+    folder = self.folder()
+    with writers.TensorBoardWriter(folder, resume_step=10):
+      pass
+    (path,) = event_files.event_paths(folder)
+    starts = [
+        event.step
+        for _, event in event_files.records(path)
+        if event.HasField('session_log')
+    ]
+    self.assertEqual(starts, [11])
+
+  def test_K37_torn_records_are_left_out(self):
+    folder = self.folder()
+    with writers.open_run(folder) as writer:
+      for step in (1, 2, 3):
+        writer.scalars(step, {'adv/mean': float(step)})
+    (path,) = event_files.event_paths(folder / 'tb')
+    path.write_bytes(path.read_bytes()[:-5])
+    lines = folder / 'metrics.jsonl'
+    lines.write_text(lines.read_text() + '{"step": 4, "adv/me')
+    with writers.open_run(folder, resume_step=9) as writer:
+      writer.scalars(4, {'adv/mean': 4.0})
+    self.assertEqual(
+        [s for s, _ in event_files.scalars(folder / 'tb')['adv/mean']],
+        [1, 2, 4],
+    )
+    self.assertEqual(
+        [x['step'] for x in writers.read_jsonl(lines)], [1, 2, 3, 4]
+    )
+
+  def test_two_writers_of_one_second_do_not_share_a_file(self):
+    folder = self.folder()
+    for step in (1, 2):
+      with writers.TensorBoardWriter(folder) as writer:
+        writer.scalars(step, {'adv/mean': 0.0})
+    self.assertLen(event_files.scalars(folder)['adv/mean'], 2)
+
+  def test_K38_writers_give_files_and_threads_back(self):
+    folder = self.folder()
+    with writers.open_run(folder / 'warm') as writer:
+      writer.scalars(1, {'adv/mean': 0.0})
+    files, threads = _open_files(), threading.active_count()
+    for run in range(50):
+      try:
+        with writers.open_run(folder / str(run)) as writer:
+          writer.scalars(1, {'adv/mean': float(run)})
+          if run % 5 == 0:
+            raise RuntimeError('the run fails')
+      except RuntimeError:
+        pass
+    deadline = time.time() + 5
+    while _open_files() > files + 3 and time.time() < deadline:
+      time.sleep(0.05)
+    self.assertLessEqual(_open_files(), files + 3)
+    self.assertLessEqual(threading.active_count(), threads + 3)
+    for run in range(50):
+      found = event_files.scalars(folder / str(run) / 'tb')
+      self.assertEqual(found['adv/mean'], [(1, float(run))])
+
+  def test_K38_all_sinks_are_closed_when_one_fails_to(self):
+    closed = []
+
+    class Sink(writers.JsonlWriter):
+
+      def close(self):
+        super().close()
+        closed.append(self)
+        raise OSError('disk full')
+
+    folder = self.folder()
+    sinks = [Sink(folder / 'a'), Sink(folder / 'b')]
+    with self.assertRaises(OSError):
+      writers.Writers(sinks).close()
+    self.assertLen(closed, 2)
+
+  def test_K38_a_point_is_readable_within_the_flush_time(self):
+    folder = self.folder()
+    board = writers.TensorBoardWriter(folder / 'tb', flush_s=1)
+    lines = writers.JsonlWriter(folder / 'metrics.jsonl')
+    with writers.Writers((board, lines)) as writer:
+      writer.scalars(1, {'adv/mean': 3.0})
+      time.sleep(1.5)
+      found = subprocess.run(
+          [sys.executable, '-c', READER, str(folder / 'tb')],
+          capture_output=True,
+          text=True,
+          check=True,
+      ).stdout
+      self.assertIn("'adv/mean': [(1, 3.0)]", found)
+      self.assertEqual(
+          writers.read_jsonl(folder / 'metrics.jsonl')[0]['adv/mean'], 3.0
+      )
+
+  def test_undefined_figures_are_null_and_no_point(self):
+    folder = self.folder()
+    with writers.open_run(folder) as writer:
+      writer.scalars(
+          1,
+          {
+              'critic/explained_variance': None,
+              'adv/mean': math.nan,
+              'rollout/admitted': np.int64(3),
+              'adv/std': np.float32(0.5),
+          },
+      )
+    text = (folder / 'metrics.jsonl').read_text()
+    line = json.loads(text, parse_constant=self.fail)
+    self.assertIsNone(line['critic/explained_variance'])
+    self.assertIsNone(line['adv/mean'])
+    self.assertEqual(line['rollout/admitted'], 3)
+    found = event_files.scalars(folder / 'tb')
+    self.assertNotIn('critic/explained_variance', found)
+    self.assertEqual(found['adv/std'], [(1, 0.5)])
+
+  def test_histogram_takes_finite_numbers(self):
+    folder = self.folder()
+    with writers.open_run(folder) as writer:
+      writer.histogram(1, 'adv/histogram', np.array([1.0, np.nan, 2.0]))
+      writer.histogram(2, 'adv/histogram', np.array([np.nan]))
+    (path,) = event_files.event_paths(folder / 'tb')
+    counts = [
+        value.histo.num
+        for _, event in event_files.records(path)
+        for value in event.summary.value
+        if value.HasField('histo')
+    ]
+    self.assertEqual(counts, [2.0])
+
+  def test_dashboard_opens_with_the_health_layout(self):
+    folder = self.folder()
+    with writers.TensorBoardWriter(folder):
+      pass
+    (path,) = event_files.event_paths(folder)
+    layouts = [
+        value.tensor.string_val[0]
+        for _, event in event_files.records(path)
+        for value in event.summary.value
+        if value.tag == 'custom_scalars__config__'
+    ]
+    self.assertLen(layouts, 1)
+    self.assertIn(b'RL health', layouts[0])
+    for chart in tags.HEALTH_LAYOUT['RL health']:
+      self.assertIn(chart.encode(), layouts[0])
+
+
+def _open_files() -> int:
+  return len(os.listdir('/proc/self/fd'))
+
+
+if __name__ == '__main__':
+  absltest.main()
