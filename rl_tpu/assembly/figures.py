@@ -1,7 +1,6 @@
 """What a step looks like in figures: rewards, critic, policy, speed."""
 
 import dataclasses
-import json
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,6 +16,7 @@ from rl_tpu.learner import update as update_lib
 from rl_tpu.metrics import diagnostics
 from rl_tpu.metrics import summary
 from rl_tpu.metrics import transcripts as transcripts_lib
+from rl_tpu.records import jsonl
 from rl_tpu.records import records
 from rl_tpu.rollout import batching
 from rl_tpu.text import tokenizer as tokenizer_lib
@@ -303,19 +303,20 @@ def write_estimates(
   columns = {
       name: batch.unpack(array) for name, array in zip(_KEPT_ESTIMATES, arrays)
   }
-  with open(path, 'w', encoding='utf-8') as file:
-    for index, rollout in enumerate(batch.rollouts):
-      segments = [
+  rounded = lambda values: np.round(np.asarray(values, float), 5).tolist()
+  jsonl.write_lines(
+      path,
+      (
           {
-              name: np.round(
-                  np.asarray(columns[name][index][k], np.float64), 5
-              ).tolist()
-              for name in _KEPT_ESTIMATES
+              'rollout_id': rollout.rollout_id,
+              'segments': [
+                  {name: rounded(columns[name][r][k]) for name in columns}
+                  for k in range(len(rollout.segments))
+              ],
           }
-          for k in range(len(rollout.segments))
-      ]
-      line = {'rollout_id': rollout.rollout_id, 'segments': segments}
-      file.write(json.dumps(line) + '\n')
+          for r, rollout in enumerate(batch.rollouts)
+      ),
+  )
 
 
 def warn(step: int, report: update_lib.Report, batch: batching.Batch) -> None:

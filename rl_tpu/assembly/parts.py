@@ -12,6 +12,7 @@ from typing import Any
 
 import jax
 
+from rl_tpu.config import fields
 from rl_tpu.config import loading
 from rl_tpu.config import schema
 from rl_tpu.environments import protocol
@@ -150,6 +151,7 @@ def build_world(
         f"compaction.author = 'runtime': {spec.name} writes no summaries; use"
         ' compaction.author=policy.'
     )
+  _check_reward_names(config, spec)
   _check_window(config, environment, tokenizer, template)
   pool = None
   if config.environment.isolation == 'process':
@@ -171,6 +173,18 @@ def build_world(
       timeout_s=config.verifier.timeout_s,
   )
   return World(config, tokenizer, template, spec, verifier, acquire, pool)
+
+
+def _check_reward_names(config, spec) -> None:
+  if spec.reward_names is None:
+    return
+  known = sorted({'terminal', *spec.reward_names})
+  for name in config.reward.weights:
+    if name not in known:
+      raise ValueError(
+          f'reward.weights.{name}: {spec.name} gives no such reward; did you'
+          f' mean {fields.nearest(name, known)}?'
+      )
 
 
 def _check_window(config, environment, tokenizer, template) -> None:

@@ -234,11 +234,9 @@ class TrainingRun:
     """Writes figures, transcripts and the rollouts themselves."""
     with self.clock.phase('record'):
       step = self.update_index
-      folder = os.path.join(self.workdir, 'rollouts')
-      jsonl.write(os.path.join(folder, f'{step:06d}.jsonl'), rollouts)
+      jsonl.write(jsonl.rollouts_path(self.workdir, step), rollouts)
       figures.write_estimates(
-          os.path.join(folder, f'estimates-{step:06d}.jsonl'),
-          batch, scored, advantage_BT,
+          jsonl.estimates_path(self.workdir, step), batch, scored, advantage_BT
       )
       values = figures.training(
           admitted.judged, admitted.discarded, batch, scored, advantage_BT,
@@ -377,6 +375,7 @@ class TrainingRun:
     self.earlier_s = host['training_s']
     self.totals = host['totals']
     self.results = host['results']
+    jsonl.discard_after(self.workdir, step)
     logging.info('resumed after update %d', self.update_index)
 
 

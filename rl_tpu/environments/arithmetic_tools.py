@@ -67,6 +67,7 @@ def _spec(problems: int, max_calls: int) -> protocol.EnvironmentSpec:
       capabilities=frozenset({protocol.RUNTIME_SUMMARY, protocol.STATE_ID}),
       permissions_hash=hashing.of_json({'files': [], 'hosts': []}),
       tool_set_hash=hashing.of_json(tools),
+      reward_names=frozenset({'tool_valid', 'sub_answer'}),
   )
 
 

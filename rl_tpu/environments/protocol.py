@@ -31,6 +31,8 @@ class EnvironmentSpec:
     capabilities: optional parts that exist, such as RUNTIME_SUMMARY.
     permissions_hash: stands for what the agent may reach (E7).
     tool_set_hash: stands for the tools it is given (E7).
+    reward_names: components that `step` may give, so that a weight for
+      another name is refused at start-up; None says nothing.
   """
 
   name: str
@@ -39,6 +41,7 @@ class EnvironmentSpec:
   capabilities: frozenset[str] = frozenset()
   permissions_hash: str = ''
   tool_set_hash: str = ''
+  reward_names: frozenset[str] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -156,6 +156,11 @@ class Session:
       )
       step = yield Call('step', (action,))
       for name, value in step.rewards.items():
+        if not np.isfinite(value):
+          # No number is not a reward of 0 (K35).
+          raise Fault(
+              term.FaultCause.ENVIRONMENT, f'environment: reward {name}={value}'
+          )
         self._recorder.reward(name, value)
       for name, value in step.counters.items():
         self._count(name, value)

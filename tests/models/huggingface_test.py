@@ -1,0 +1,226 @@
+"""Hugging Face folders, in and out."""
+
+import json
+import pathlib
+
+from absl.testing import absltest
+from absl.testing import parameterized
+import jax
+import jax.numpy as jnp
+import numpy as np
+from safetensors import numpy as safetensors_numpy
+
+from rl_tpu.config import schema
+from rl_tpu.models import huggingface
+from rl_tpu.sharding import mesh as mesh_lib
+from tests.models import cases
+
+
+class HuggingfaceTest(parameterized.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.folder = pathlib.Path(self.create_tempdir().full_path)
+
+  def export(self, **changes):
+    config = cases.config(**changes)
+    params = cases.params(config)
+    huggingface.save(self.folder, config, params)
+    return config, params
+
+  def tensors(self, file='model.safetensors'):
+    return safetensors_numpy.load_file(str(self.folder / file))
+
+  def write(self, tensors, file='model.safetensors'):
+    safetensors_numpy.save_file(tensors, str(self.folder / file))
+
+  def shard(self, tensors, parts=2):
+    """Replaces the single file by shards with an index."""
+    names, weight_map = sorted(tensors), {}
+    for part in range(parts):
+      file = f'model-{part + 1}.safetensors'
+      chosen = names[part::parts]
+      self.write({name: tensors[name] for name in chosen}, file)
+      weight_map |= dict.fromkeys(chosen, file)
+    index = {'metadata': {}, 'weight_map': weight_map}
+    (self.folder / huggingface.INDEX).write_text(json.dumps(index))
+    (self.folder / huggingface.SINGLE).unlink()
+
+  def edit_config(self, **changes):
+    path = self.folder / 'config.json'
+    data = json.loads(path.read_text()) | changes
+    path.write_text(json.dumps(data))
+
+  @parameterized.parameters(*cases.VARIANTS)
+  def test_K40_export_then_import_is_bit_equal(self, name):
+    config, params = self.export(**cases.VARIANTS[name])
+    found, loaded = huggingface.load(self.folder)
+    self.assertEqual(found, config)
+    jax.tree.map(np.testing.assert_array_equal, loaded, params)
+    names = set(self.tensors())
+    huggingface.save(self.folder, found, loaded)
+    self.assertEqual(set(self.tensors()), names)
+
+  def test_K40a_bias_tensors(self):
+    self.export(qkv_bias=True)
+    tensors = self.tensors()
+    biases = [name for name in tensors if name.endswith('.bias')]
+    self.assertLen(biases, 6)
+    gone = 'model.layers.1.self_attn.k_proj.bias'
+    del tensors[gone]
+    self.write(tensors)
+    with self.assertRaisesRegex(ValueError, gone):
+      huggingface.load(self.folder)
+
+  def test_K40b_a_missing_shard_is_named_before_anything_is_read(self):
+    _, params = self.export()
+    self.shard(self.tensors())
+    _, loaded = huggingface.load(self.folder)
+    jax.tree.map(np.testing.assert_array_equal, loaded, params)
+    (self.folder / 'model-2.safetensors').unlink()
+    (self.folder / 'model-1.safetensors').write_bytes(b'cut')
+    with self.assertRaisesRegex(ValueError, 'model-2.safetensors is missing'):
+      huggingface.load(self.folder)
+
+  def test_K40c_a_tied_output_tensor_must_be_the_embedding(self):
+    _, params = self.export(tie_embeddings=True)
+    tensors = self.tensors()
+    self.assertNotIn('lm_head.weight', tensors)
+    tensors['lm_head.weight'] = tensors['model.embed_tokens.weight'].copy()
+    self.shard(tensors)
+    _, loaded = huggingface.load(self.folder)
+    jax.tree.map(np.testing.assert_array_equal, loaded, params)
+    tensors['lm_head.weight'] = tensors['lm_head.weight'] + 1.0
+    (self.folder / huggingface.INDEX).unlink()
+    self.write(tensors)
+    with self.assertRaisesRegex(ValueError, 'lm_head.weight differs'):
+      huggingface.load(self.folder)
+
+  def test_K40d_a_tensor_without_a_place_is_named(self):
+    self.export()
+    extra = {'model.layers.0.mlp.router.weight': np.zeros(3, np.float32)}
+    self.write(self.tensors() | extra)
+    with self.assertRaisesRegex(ValueError, 'mlp.router.weight has no place'):
+      huggingface.load(self.folder)
+
+  def test_K40_a_misshapen_tensor_is_named(self):
+    self.export()
+    tensors = self.tensors()
+    name = 'model.layers.0.mlp.up_proj.weight'
+    tensors[name] = np.ascontiguousarray(tensors[name].T)
+    self.write(tensors)
+    with self.assertRaisesRegex(
+        ValueError, rf'{name} has shape \[32, 48\].*\[48, 32\]'
+    ):
+      huggingface.load(self.folder)
+
+  @parameterized.parameters('rope_type', 'type')
+  def test_K41_both_key_names_and_no_other_kind(self, key):
+    config, _ = self.export(rope_scaling=cases.LLAMA3)
+    rule = {k: v for k, v in cases.LLAMA3.items() if k != 'rope_type'}
+    self.edit_config(rope_scaling=rule | {key: 'llama3'})
+    self.assertEqual(huggingface.read_config(self.folder), config)
+    self.edit_config(rope_scaling={key: 'yarn', 'factor': 4.0})
+    with self.assertRaisesRegex(ValueError, 'yarn'):
+      huggingface.read_config(self.folder)
+
+  def test_K41_newer_rope_parameters(self):
+    self.export()
+    rule = dict(cases.LLAMA3, rope_theta=5e5)
+    self.edit_config(rope_scaling=None, rope_parameters=rule)
+    found = huggingface.read_config(self.folder)
+    self.assertEqual(found.rope_theta, 5e5)
+    self.assertEqual(dict(found.rope_scaling), cases.LLAMA3)
+
+  def test_K42_head_width_of_the_config(self):
+    self.export(width=40, head_width=16, num_heads=4, num_kv_heads=2)
+    tensors = self.tensors()
+    layer = 'model.layers.0.self_attn.'
+    self.assertEqual(tensors[layer + 'q_proj.weight'].shape, (64, 40))
+    self.assertEqual(tensors[layer + 'k_proj.weight'].shape, (32, 40))
+    self.assertEqual(tensors[layer + 'v_proj.weight'].shape, (32, 40))
+    self.assertEqual(tensors[layer + 'o_proj.weight'].shape, (40, 64))
+    self.assertEqual(huggingface.read_config(self.folder).head_width, 16)
+    # Absent: width over heads, as in 2560 over 32 = 80.
+    self.edit_config(head_dim=None, hidden_size=2560, num_attention_heads=32)
+    self.assertEqual(huggingface.read_config(self.folder).head_width, 80)
+
+  def test_bfloat16_files_are_read_as_float32(self):
+    config, params = self.export()
+    rounded = {
+        name: np.asarray(jnp.asarray(array, jnp.bfloat16))
+        for name, array in self.tensors().items()
+    }
+    self.write(rounded)
+    _, loaded = huggingface.load(self.folder)
+    self.assertEqual(loaded['embed']['embedding'].dtype, jnp.float32)
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-2), loaded, params
+    )
+
+  def test_parameters_land_on_the_mesh(self):
+    config, params = self.export()
+    mesh = mesh_lib.make_mesh(schema.MeshConfig(2, 2, 2))
+    _, loaded = huggingface.load(self.folder, mesh=mesh)
+    gate = loaded['layers']['gate']['kernel']
+    self.assertEqual(gate.addressable_shards[0].data.shape, (2, 16, 24))
+    jax.tree.map(np.testing.assert_array_equal, loaded, params)
+
+  def test_value_head_has_a_file_of_its_own(self):
+    config = cases.config()
+    head = {'kernel': np.arange(32.0), 'bias': np.float32(0.5)}
+    note = self.folder / 'note.txt'
+    note.write_text('kept')
+    out = self.folder / 'out'
+    huggingface.save(
+        out,
+        config,
+        cases.params(config),
+        tokenizer_files=[note],
+        value_head=head,
+    )
+    huggingface.load(out)
+    self.assertEqual((out / 'note.txt').read_text(), 'kept')
+    stored = safetensors_numpy.load_file(str(out / huggingface.VALUE_HEAD))
+    np.testing.assert_array_equal(stored['value_head.kernel'], np.arange(32.0))
+    self.assertEqual(stored['value_head.bias'], 0.5)
+
+  @parameterized.parameters(
+      (dict(model_type='gpt2'), "model_type = 'gpt2'"),
+      (dict(hidden_act='gelu_new'), 'gelu_new'),
+      (dict(attention_bias=True), 'attention_bias'),
+      (dict(mlp_bias=True), 'mlp_bias'),
+      (dict(use_sliding_window=True), 'use_sliding_window'),
+      (dict(layer_types=['sliding_attention']), 'sliding_attention'),
+      (dict(partial_rotary_factor=0.5), 'partial_rotary_factor'),
+      (dict(quantization_config={'bits': 4}), 'quantization_config'),
+      (dict(hidden_size='32'), 'hidden_size'),
+      (dict(num_key_value_heads=3), 'num_kv_heads'),
+  )
+  def test_a_model_that_is_not_covered_is_refused_by_name(self, change, line):
+    self.export()
+    self.edit_config(**change)
+    with self.assertRaisesRegex(ValueError, line):
+      huggingface.read_config(self.folder)
+
+  def test_missing_files_are_named(self):
+    with self.assertRaisesRegex(ValueError, 'config.json is missing'):
+      huggingface.load(self.folder)
+    self.export()
+    (self.folder / huggingface.SINGLE).write_bytes(b'cut')
+    with self.assertRaisesRegex(ValueError, 'model.safetensors cannot be read'):
+      huggingface.load(self.folder)
+    (self.folder / huggingface.SINGLE).unlink()
+    with self.assertRaisesRegex(ValueError, 'holds neither'):
+      huggingface.load(self.folder)
+    (self.folder / 'config.json').write_text('{')
+    with self.assertRaisesRegex(ValueError, 'is no JSON'):
+      huggingface.load(self.folder)
+
+  def test_what_no_model_type_has_is_not_exported(self):
+    with self.assertRaisesRegex(ValueError, 'qk_norm together with qkv_bias'):
+      self.export(qk_norm=True, qkv_bias=True)
+
+
+if __name__ == '__main__':
+  absltest.main()
