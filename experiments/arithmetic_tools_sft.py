@@ -28,19 +28,26 @@ def get_config() -> schema.ExperimentConfig:
       base,
       name='arithmetic_tools_sft',
       time_limit_s=None,
-      mesh=schema.MeshConfig(data=-1),
+      batching=dataclasses.replace(base.batching, rows_per_microbatch=32),
       sft=schema.SftConfig(
           target=(
               'rl_tpu.environments.arithmetic_demonstrations:ScriptedPolicy'
           ),
-          settings={},
-          steps=1100,
-          rollouts_per_step=20,
+          settings={
+              'skip': 0.5,
+              'skip_right': 0.05,
+              'corrupt_call': 0.02,
+              'corrupt_answer': 0.01,
+              'corrupt_summary': 0.04,
+              'corrupt_report': 0.02,
+          },
+          steps=1300,
+          rollouts_per_step=21,
           optimizer=schema.OptimizerConfig(
               learning_rate=2e-3,
               schedule='cosine',
               warmup_steps=30,
-              decay_steps=1070,
+              decay_steps=1270,
               end_fraction=0.02,
               b2=0.98,
               weight_decay=0.01,

@@ -311,6 +311,9 @@ class TrainingRun:
     found, values, folder = {}, {}, os.path.join(self.workdir, 'eval')
     os.makedirs(folder, exist_ok=True)
     tasks = [self.eval_tasks[i] for i in range(min(count, len(self.eval_tasks)))]
+    last = self.results.get('last')
+    if last and last['update'] == self.update_index and last['tasks'] == count:
+      return last['found']
     with self.clock.phase('evaluate'):
       for temperature in config.temperatures:
         sampling = dataclasses.replace(
@@ -333,6 +336,9 @@ class TrainingRun:
           json.dump(dataclasses.asdict(result), file, indent=1)
     self.writer.scalars(self.update_index, values)
     self.progress.on_evaluation(self.update_index, found)
+    self.results['last'] = {
+        'update': self.update_index, 'tasks': count, 'found': found,
+    }
     return found
 
   def finish(self) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from rl_tpu.text import hashing
 from rl_tpu.types import termination as term
 
 NAME = 'arithmetic_tools'
-VERSION = '1'
+VERSION = '2'
 NO_ANSWERS = 'none'
 
 # Canonical whole numbers: one spelling per value, so that equal strings and
@@ -64,7 +64,11 @@ def _spec(problems: int, max_calls: int) -> protocol.EnvironmentSpec:
       name=NAME,
       version=f'{VERSION}+problems={problems},max_calls={max_calls}',
       blocking=False,
-      capabilities=frozenset({protocol.RUNTIME_SUMMARY, protocol.STATE_ID}),
+      capabilities=frozenset({
+          protocol.RUNTIME_SUMMARY,
+          protocol.STATE_ID,
+          protocol.READS_SUMMARY,
+      }),
       permissions_hash=hashing.of_json({'files': [], 'hosts': []}),
       tool_set_hash=hashing.of_json(tools),
       reward_names=frozenset({'tool_valid', 'sub_answer'}),
@@ -101,7 +105,7 @@ class ArithmeticTools:
     self._problems: list[dict[str, Any]] = []
     self._task_id = ''
     self._answers: list[str] = []
-    self._num_right = 0
+    self._num_kept = 0
     self._calls = 0
     self._result = ''
     self._reported: list[str] = []
@@ -148,15 +152,19 @@ class ArithmeticTools:
     self._problems = problems
     self._task_id = task.task_id
     self._answers, self._reported = [], []
-    self._num_right = 0
+    self._num_kept = 0
     self._calls, self._result = 0, ''
     self._is_open = True
     self.runs += 1
     return protocol.Observation(prompt=self._prompt())
 
   def instruction(self) -> tuple[protocol.Message, ...]:
-    """The task, and how many answers were right so far."""
-    text = f'task: {self._num_problems} sums, {self._num_right} right'
+    """The task, and how many right answers the window has been told of.
+
+    A slip in a summary shows here: what was lost is not counted. So the state
+    after a cut says what the run can still come to.
+    """
+    text = f'task: {self._num_problems} sums, {self._num_kept} right'
     return (protocol.Message('system', text),)
 
   def step(self, action: protocol.Action) -> protocol.Step:
@@ -180,6 +188,13 @@ class ArithmeticTools:
   def summarise(self) -> str:
     """The answers given so far."""
     return ' '.join(self._answers) or NO_ANSWERS
+
+  def remember(self, summary: str) -> None:
+    """Counts the right answers, in their places, of a summary."""
+    self._num_kept = sum(
+        kept == problem['answer']
+        for kept, problem in zip(summary.split(), self._problems)
+    )
 
   def evidence(self) -> dict[str, Any]:
     """The task's problems and the numbers of the report, in order."""
@@ -222,7 +237,6 @@ class ArithmeticTools:
   def _answer(self, answer: str) -> protocol.Step:
     is_right = answer == self._problems[len(self._answers)]['answer']
     self._answers.append(answer)
-    self._num_right += is_right
     self._calls, self._result = 0, ''
     message = protocol.Message('tool', 'right' if is_right else 'wrong')
     return protocol.Step(

@@ -18,6 +18,7 @@ Message = chat.Message
 RUNTIME_SUMMARY = 'runtime_summary'
 # `state_id` names the state itself, so step groups may use it (E6).
 STATE_ID = 'state_id'
+READS_SUMMARY = 'reads_summary'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,6 +115,13 @@ class Environment(Protocol):
 
   def summarise(self) -> str:
     """A summary written by the runtime (capability RUNTIME_SUMMARY)."""
+
+  def remember(self, summary: str) -> None:
+    """Hears what the next window will know (capability READS_SUMMARY).
+
+    Called at a compaction before `instruction`, with the summary as it is
+    carried over.
+    """
 
   def evidence(self) -> dict[str, Any]:
     """JSON values for the verifier.

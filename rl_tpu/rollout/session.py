@@ -233,6 +233,8 @@ class Session:
     """Cuts, and opens the next window on the summary."""
     settings = self._settings
     self._recorder.cut(term.Cut.COMPACTION)
+    if protocol.READS_SUMMARY in self._spec.capabilities:
+      yield Call('remember', (summary.strip(),))
     instruction = yield Call('instruction')
     carried = settings.compaction.carry.replace('{summary}', summary.strip())
     # A cut in the middle of an exchange carries the pending prompt and the

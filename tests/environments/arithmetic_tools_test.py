@@ -59,9 +59,6 @@ class ArithmeticToolsTest(parameterized.TestCase):
     self.assertEqual(texts(step.observation.prompt), [('user', '2: 9 - 12')])
     self.assertEqual(step.rewards, {'sub_answer': 1.0})
     self.assertEqual(self.world.summarise(), '59')
-    self.assertEqual(
-        texts(self.world.instruction()), [('system', 'task: 2 sums, 1 right')]
-    )
 
     step = self.reply(' answer 3\n')
     self.assertEqual(texts(step.observation.messages), [('tool', 'wrong')])
@@ -72,6 +69,25 @@ class ArithmeticToolsTest(parameterized.TestCase):
     step = self.reply(' 59 -3\n')
     self.assertEqual(step.end, protocol.End(term.Termination.POLICY_STOP))
     self.assertEqual(self.world.evidence()['reported'], ['59', '-3'])
+
+  @parameterized.parameters(
+      ('59', 1),
+      ('59 -3', 2),
+      ('-3 59', 0),  # Right answers in wrong places are lost.
+      ('58 -3', 1),
+      ('59 -3 7', 2),
+      ('', 0),
+  )
+  def test_the_next_window_says_what_the_summary_kept(self, summary, kept):
+    self.reply(' answer 59\n')
+    self.assertEqual(
+        texts(self.world.instruction()), [('system', 'task: 2 sums, 0 right')]
+    )
+    self.world.remember(summary)
+    self.assertEqual(
+        texts(self.world.instruction()),
+        [('system', f'task: 2 sums, {kept} right')],
+    )
 
   @parameterized.parameters(
       'answer 59\n',

@@ -10,6 +10,7 @@ from absl.testing import parameterized
 
 from rl_tpu.config import schema
 from rl_tpu.environments import arithmetic_tokenizer
+from rl_tpu.environments import protocol
 from rl_tpu.isolation import remote
 from rl_tpu.records import records
 from rl_tpu.rollout import chain
@@ -46,6 +47,7 @@ class SessionTest(parameterized.TestCase):
     arithmetic_tokenizer.build(folder)
     self.tokenizer = tokenizer_lib.Tokenizer.from_folder(folder)
     self.template = chat.ChatTemplate.from_folder(folder)
+    self.spec = worlds.Counting.spec
 
   def _settings(self, **changes):
     base = session_lib.Settings(
@@ -67,7 +69,7 @@ class SessionTest(parameterized.TestCase):
   def _run(self, payloads, *, settings=None, sampler=None, acquire=None):
     make = functools.partial(
         session_lib.Session,
-        spec=worlds.Counting.spec,
+        spec=self.spec,
         template=self.template,
         tokenizer=self.tokenizer,
         settings=settings or self._settings(),
@@ -140,6 +142,30 @@ class SessionTest(parameterized.TestCase):
     self.assertNotIn('S', ''.join(''.join(s.role) for s in rollout.segments))
     text = self.tokenizer.decode(rollout.segments[1].token)
     self.assertIn('saved: at ', text)
+
+  def test_an_environment_that_reads_summaries_hears_them_at_the_cut(self):
+    heard = []
+
+    class Listening(worlds.Counting):
+      spec = dataclasses.replace(
+          worlds.Counting.spec,
+          capabilities=frozenset({protocol.READS_SUMMARY}),
+      )
+
+      def remember(self, summary):
+        heard.append(summary)
+
+      def instruction(self):
+        return (protocol.Message('system', f'heard {len(heard)}'),)
+
+    self.spec = Listening.spec
+    (rollout,), _ = self._run(
+        [{'turns': 12}],
+        acquire=lambda: runner_lib.InlineEnvironment(Listening()),
+    )
+    self.assertEqual(heard, ['1 2'] * (rollout.num_segments - 1))
+    text = self.tokenizer.decode(rollout.segments[1].token)
+    self.assertTrue(text.startswith('heard 1\n'), text)
 
   def test_off_ends_a_full_window_as_context_truncation(self):
     settings = self._settings(compaction=schema.CompactionConfig(mode='off'))

@@ -1,0 +1,189 @@
+"""The whole loop on a tiny model: files, figures, resume, determinism."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import jax
+import numpy as np
+from absl.testing import absltest
+
+from rl_tpu import trainer
+from rl_tpu.config import loading
+from rl_tpu.metrics import tags
+from rl_tpu.records import jsonl
+from tests import tiny
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def lines(workdir: str) -> list[dict]:
+  text = (pathlib.Path(workdir) / 'metrics.jsonl').read_text()
+  return [json.loads(line) for line in text.splitlines()]
+
+
+def tokens(workdir: str, step: int) -> list[list[int]]:
+  """Token ids of every segment of an update's rollouts."""
+  return [
+      s.token.tolist()
+      for r in jsonl.read(jsonl.rollouts_path(workdir, step))
+      for s in r.segments
+  ]
+
+
+class TrainerTest(absltest.TestCase):
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.folder = pathlib.Path(absltest.get_default_test_tmpdir()) / 'trainer'
+    cls.model = tiny.model_folder(cls.folder)
+    # Every update is saved, so that a run can be taken up in its middle.
+    cls.config = tiny.experiment(cls.model, steps=4)
+    cls.config = dataclasses.replace(
+        cls.config,
+        checkpoint=dataclasses.replace(cls.config.checkpoint, every=1, keep=9),
+        evaluation=dataclasses.replace(cls.config.evaluation, every=2),
+    )
+    cls.whole = str(cls.folder / 'whole')
+    cls.started = []
+    cls.summary = trainer.train(
+        cls.config, cls.whole, on_start=lambda: cls.started.append(1)
+    )
+
+  def test_summary_and_files(self):
+    self.assertEqual(self.started, [1])
+    self.assertEqual(self.summary['updates'], 4)
+    self.assertEqual(self.summary['stopped'], 'steps')
+    self.assertEqual(set(self.summary['before']), {1.0, 0.0})
+    self.assertEqual(set(self.summary['after']), {1.0, 0.0})
+    for name in ('config.json', 'metrics.jsonl', 'tb', 'rollouts', 'eval'):
+      self.assertTrue(os.path.exists(os.path.join(self.whole, name)), name)
+    self.assertTrue(os.path.isdir(self.summary['checkpoint']))
+
+  def test_K39_the_config_in_force_is_written(self):
+    stored = loading.load(os.path.join(self.whole, 'config.json'))
+    self.assertEqual(loading.differences(stored, self.config), [])
+
+  def test_every_figure_has_a_name_of_the_table(self):
+    names = {name for line in lines(self.whole) for name in line}
+    self.assertEqual(tags.unknown(names - {'step', 'time'}), [])
+
+  def test_K37_evaluations_stand_at_the_update_they_follow(self):
+    at = [l['step'] for l in lines(self.whole) if 'eval/success' in l]
+    self.assertEqual(at, [0, 2, 4])
+
+  def test_A5_every_rollout_is_accounted_for(self):
+    for line in lines(self.whole):
+      if 'reward/success' not in line:
+        continue
+      self.assertEqual(line['rollout/started'], 8 * line['step'])
+      self.assertEqual(
+          line['rollout/started'],
+          sum(
+              line[f'rollout/{place}']
+              for place in ('admitted', 'discarded', 'queued', 'running')
+          ),
+      )
+
+  def test_O4_sampler_and_trainer_agree_before_the_first_step(self):
+    trained = [l for l in lines(self.whole) if 'policy/behaviour_gap_max' in l]
+    self.assertLen(trained, 3)  # The first update warms the critic up only.
+    for line in trained:
+      self.assertLess(line['policy/behaviour_gap_max'], 1e-4)
+
+  def test_steps_after_the_first_compile_nothing_new(self):
+    compiled = [
+        l['perf/compilations'] for l in lines(self.whole) if l['step'] == 4
+        and 'perf/compilations' in l
+    ]
+    self.assertEqual(compiled, [0])
+
+  def test_the_estimates_of_every_rollout_are_stored(self):
+    path = jsonl.estimates_path(self.whole, 2)
+    stored = [json.loads(l) for l in path.read_text().splitlines()]
+    rollouts = list(jsonl.read(jsonl.rollouts_path(self.whole, 2)))
+    self.assertEqual(
+        [s['rollout_id'] for s in stored], [r.rollout_id for r in rollouts]
+    )
+    for line, rollout in zip(stored, rollouts):
+      for part, segment in zip(line['segments'], rollout.segments, strict=True):
+        mask = np.array(part['policy_mask'], bool)
+        np.testing.assert_array_equal(mask, segment.is_action)
+        self.assertTrue((np.array(part['advantage'])[~mask] == 0).all())
+
+  def test_K27_a_resumed_run_equals_an_uninterrupted_one(self):
+    workdir = str(self.folder / 'resumed')
+    asked = iter([False, False, True])
+    first = trainer.train(self.config, workdir, stop=lambda: next(asked))
+    self.assertEqual((first['updates'], first['stopped']), (2, 'signal'))
+    second = trainer.train(self.config, workdir)
+    self.assertEqual(second['updates'], 4)
+    for step in (1, 2, 3, 4):
+      self.assertEqual(tokens(workdir, step), tokens(self.whole, step), step)
+    steps = [l['step'] for l in lines(workdir) if 'reward/success' in l]
+    self.assertEqual(steps, [1, 2, 3, 4])
+    self.assertEqual(second['before'], self.summary['before'])
+    left, right = (
+        [l for l in lines(w) if 'reward/success' in l][-1]
+        for w in (workdir, self.whole)
+    )
+    for name in ('loss/total', 'loss/value', 'policy/entropy', 'adv/std'):
+      self.assertEqual(left[name], right[name], name)
+
+  def test_K25_a_finished_run_says_so_and_does_nothing(self):
+    before = len(lines(self.whole))
+    again = trainer.train(self.config, self.whole)
+    self.assertEqual((again['updates'], again['stopped']), (4, 'steps'))
+    trained = [l for l in lines(self.whole)[before:] if 'reward/success' in l]
+    self.assertEqual(trained, [])
+
+  def test_another_experiment_in_a_used_directory_is_refused(self):
+    changed = dataclasses.replace(
+        self.config, gae=dataclasses.replace(self.config.gae, gamma=0.9)
+    )
+    with self.assertRaisesRegex(ValueError, 'gae.gamma'):
+      trainer.train(changed, self.whole)
+    renamed = dataclasses.replace(self.config, name='another')
+    with self.assertRaisesRegex(ValueError, "'another'"):
+      trainer.train(renamed, self.whole)
+
+
+_RUN = """
+import sys
+from rl_tpu import trainer
+from tests import tiny
+config = tiny.experiment(sys.argv[1], steps=3)
+trainer.train(config, sys.argv[2])
+"""
+
+
+class DevicesTest(absltest.TestCase):
+
+  def test_runs_on_1_2_and_8_devices_agree_token_for_token(self):
+    folder = pathlib.Path(absltest.get_default_test_tmpdir()) / 'devices'
+    model = tiny.model_folder(folder)
+    found = {}
+    for devices in (1, 2, 8):
+      workdir = str(folder / f'on{devices}')
+      subprocess.run(
+          [sys.executable, '-c', _RUN, model, workdir],
+          env=dict(
+              os.environ,
+              XLA_FLAGS=f'--xla_force_host_platform_device_count={devices}',
+          ),
+          cwd=ROOT,
+          check=True,
+          capture_output=True,
+      )
+      found[devices] = [tokens(workdir, step) for step in (1, 2, 3)]
+    for devices in (2, 8):
+      for step, (left, right) in enumerate(zip(found[1], found[devices]), 1):
+        self.assertEqual(left, right, f'update {step} on {devices} devices')
+
+
+if __name__ == '__main__':
+  absltest.main()
