@@ -53,7 +53,7 @@ def get_config() -> schema.ExperimentConfig:
       ),
       batching=schema.BatchingConfig(
           tasks_per_batch=64, minibatches=2, row_length=256,
-          rows_per_microbatch=48,
+          rows_per_microbatch=24,
       ),
       gae=schema.GaeConfig(
           lambda_policy=schema.LambdaConfig(fixed=0.97),

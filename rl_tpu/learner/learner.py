@@ -170,12 +170,10 @@ class Learner:
     return self._sum(params, microbatches, self._critic_gradient)[0]
 
   def _sum(self, params: Any, microbatches: Any, gradient: Callable[..., Any]):
-    gradients, stats, weight = gradient(params, microbatches[0], None)
-    for part in microbatches[1:]:
-      gradients, stats, weight = gradient(
-          params, part, (gradients, stats, weight)
-      )
-    return gradients, stats, weight
+    so_far = None
+    for part in microbatches:
+      so_far = gradient(params, part, so_far)
+    return so_far
 
   def _update(self, trainable, microbatches, gradient, apply):
     gradients, stats, weight = self._sum(
@@ -243,32 +241,36 @@ class Learner:
   def _accumulate(self, loss: Callable[..., Any], weights: str):
     """Gradient, statistics and weight sum, added to those so far."""
 
-    def first(params, part):
+    @functools.partial(jax.jit, donate_argnums=(2,))
+    def add(params, part, so_far):
       (_, stats), gradients = jax.value_and_grad(loss, has_aux=True)(
           params, part
       )
       gradients = jax.lax.with_sharding_constraint(
           gradients, self.param_shardings(params)
       )
-      return gradients, stats, jnp.sum(getattr(part, weights))
-
-    first_jit = jax.jit(first)
-
-    @functools.partial(jax.jit, donate_argnums=(2,))
-    def further(params, part, so_far):
-      gradients, stats, weight = first(params, part)
       total, total_stats, total_weight = so_far
-      add = lambda a, b: jax.tree.map(jnp.add, a, b)
       return (
-          add(total, gradients),
+          jax.tree.map(jnp.add, total, gradients),
           objective.merge_stats(total_stats, stats),
-          total_weight + weight,
+          total_weight + jnp.sum(getattr(part, weights)),
       )
 
+    @jax.jit
+    def nothing(params, part):
+      # One program for every microbatch: the first is added to zeros.
+      _, stats = jax.eval_shape(loss, params, part)
+      zeros = lambda tree: jax.tree.map(
+          lambda x: jnp.zeros(x.shape, x.dtype), tree
+      )
+      gradients = jax.lax.with_sharding_constraint(
+          zeros(params), self.param_shardings(params)
+      )
+      return gradients, zeros(stats), jnp.zeros((), jnp.float32)
+
     def call(params, part, so_far):
-      if so_far is None:
-        return first_jit(params, part)
-      return further(params, part, so_far)
+      so_far = nothing(params, part) if so_far is None else so_far
+      return add(params, part, so_far)
 
     return call
 

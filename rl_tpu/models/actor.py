@@ -1,11 +1,14 @@
 """Log-probabilities and entropies of recorded tokens, without [B, T, V]."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 
 from rl_tpu.models import attention
 from rl_tpu.models import config as config_lib
 from rl_tpu.models import decoder
+from rl_tpu.models import matrix
 from rl_tpu.types import batch as batch_lib
 
 
@@ -79,11 +82,8 @@ def logits(
     hidden: jax.Array, kernel_DV: jax.Array, config: config_lib.DecoderConfig
 ) -> jax.Array:
   """float32 logits of hidden [..., D]; rows without a token are masked."""
-  out = jnp.matmul(
-      hidden,
-      kernel_DV.astype(hidden.dtype),
-      preferred_element_type=jnp.float32,
-  )
+  kernel_DV = kernel_DV.astype(hidden.dtype)
+  out = matrix.product(hidden, kernel_DV, dtype='float32')
   usable = config.usable_vocab
   if usable is None or usable == config.vocab_size:
     return out
@@ -96,41 +96,79 @@ def _chunked(
     hidden_BTD, target_BT, kernel_DV, config, *, temperature, chunk
 ) -> tuple[jax.Array, jax.Array]:
   """Cuts T into chunks of about `chunk` tokens of all rows."""
-
-  @jax.checkpoint
-  def measure(hidden_BTD, target_BT, kernel_DV):
-    scaled = logits(hidden_BTD, kernel_DV, config) / temperature
-    return measure_logits(scaled, target_BT)
-
   B, T = target_BT.shape
   size = chunk_length(T, max(1, chunk // B))
   if size == T:
-    return measure(hidden_BTD, target_BT, kernel_DV)
+    return _measure(hidden_BTD, target_BT, kernel_DV, config, temperature)
   split = lambda x: jnp.moveaxis(
       x.reshape(B, T // size, size, *x.shape[2:]), 1, 0
   )
   logp, entropy = jax.lax.map(
-      lambda part: measure(*part, kernel_DV),
+      lambda part: _measure(*part, kernel_DV, config, temperature),
       (split(hidden_BTD), split(target_BT)),
   )
   join = lambda x: jnp.moveaxis(x, 0, 1).reshape(B, T)
   return join(logp), join(entropy)
 
 
+def chunk_length(length: int, limit: int) -> int:
+  """Largest divisor of `length` that does not exceed `limit`."""
+  return max(d for d in range(1, min(length, limit) + 1) if length % d == 0)
+
+
 def measure_logits(
     scaled: jax.Array, target: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
   """Log-softmax at `target` and the entropy, over the last axis."""
-  top = jax.lax.stop_gradient(jnp.max(scaled, axis=-1, keepdims=True))
-  centred = scaled - top
+  return _measure_logits(scaled, target)[:2]
+
+
+def _measure_logits(scaled, target):
+  """The same, and the log-normaliser."""
+  top = jnp.max(scaled, axis=-1)
+  centred = scaled - top[..., None]
   weight = jnp.exp(centred)
   total = jnp.sum(weight, axis=-1)
   log_total = jnp.log(total)
   chosen = jnp.take_along_axis(centred, target[..., None], axis=-1)[..., 0]
   mean = jnp.sum(weight * centred, axis=-1) / total
-  return chosen - log_total, log_total - mean
+  return chosen - log_total, log_total - mean, top + log_total
 
 
-def chunk_length(length: int, limit: int) -> int:
-  """Largest divisor of `length` that does not exceed `limit`."""
-  return max(d for d in range(1, min(length, limit) + 1) if length % d == 0)
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def _measure(hidden, target, kernel_DV, config, temperature):
+  """Log-prob of `target` and entropy of one chunk.
+
+  Its own gradient, so that the logits are not kept but made again, and the
+  chosen token's share is no scatter.
+  """
+  scaled = logits(hidden, kernel_DV, config) / temperature
+  return measure_logits(scaled, target)
+
+
+def _measure_forward(hidden, target, kernel_DV, config, temperature):
+  scaled = logits(hidden, kernel_DV, config) / temperature
+  logp, entropy, normaliser = _measure_logits(scaled, target)
+  saved = hidden, target, kernel_DV, entropy, normaliser
+  return (logp, entropy), saved
+
+
+def _measure_backward(config, temperature, saved, grads):
+  hidden, target, kernel_DV, entropy, normaliser = saved
+  logp_grad, entropy_grad = (grad[..., None] for grad in grads)
+  out, pull = jax.vjp(
+      lambda hidden, kernel_DV: logits(hidden, kernel_DV, config),
+      hidden,
+      kernel_DV,
+  )
+  # With p = softmax(z): d log p_t / dz_v = [v = t] - p_v and
+  # d entropy / dz_v = -p_v (log p_v + entropy).
+  logp = out / temperature - normaliser[..., None]
+  is_target = jnp.arange(config.vocab_size) == target[..., None]
+  spread = logp_grad + entropy_grad * (logp + entropy[..., None])
+  scaled_grad = jnp.where(is_target, logp_grad, 0.0) - jnp.exp(logp) * spread
+  hidden_grad, kernel_grad = pull(scaled_grad / temperature)
+  return hidden_grad, None, kernel_grad
+
+
+_measure.defvjp(_measure_forward, _measure_backward)

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import math
 
 import jax
-from jax.ad_checkpoint import checkpoint_name
+from jax import ad_checkpoint
 import jax.numpy as jnp
 
 from rl_tpu.models import matrix
@@ -68,8 +68,10 @@ def _forward(query, key, value, segment_BT):
     )
     outs.append((out / total).astype(value.dtype))
     normalisers.append(top + jnp.log(total))
-  out = checkpoint_name(jnp.concatenate(outs, axis=3), SAVED[0])
-  normaliser = checkpoint_name(jnp.concatenate(normalisers, axis=3), SAVED[1])
+  join = lambda parts, name: ad_checkpoint.checkpoint_name(
+      jnp.concatenate(parts, axis=3), name
+  )
+  out, normaliser = map(join, (outs, normalisers), SAVED)
   return out, (query, key, value, segment_BT, out, normaliser)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from flax import nnx
 import jax
-from jax.ad_checkpoint import checkpoint_name
+from jax import ad_checkpoint
 import jax.numpy as jnp
 
 from rl_tpu.models import attention
@@ -21,6 +21,7 @@ from rl_tpu.models import rotary
 from rl_tpu.types import shapes
 
 Params = dict[str, Any]
+# Kept for the backward pass without remat: the results of matrix products.
 SAVED = ('heads', 'middle', 'mlp', *attention.SAVED)
 BACKBONE = ('embed', 'layers', 'final_norm')
 
@@ -47,7 +48,13 @@ class Norm(nnx.Module):
 class Heads(nnx.Module):
   """Projection of the residual stream to heads."""
 
-  def __init__(self, config, heads: int, axis: str, rngs: nnx.Rngs):
+  def __init__(
+      self,
+      config: config_lib.DecoderConfig,
+      heads: int,
+      axis: str,
+      rngs: nnx.Rngs,
+  ):
     width, size = config.width, config.head_width
     self.kernel = _param(
         rngs,
@@ -70,17 +77,22 @@ class Heads(nnx.Module):
 class Dense(nnx.Module):
   """A matrix without bias."""
 
-  def __init__(self, axes, shape: tuple[int, int], rngs: nnx.Rngs, scale=1.0):
-    self.kernel = _param(
-        rngs, axes, *shape, std=scale / math.sqrt(shape[0])
-    )
+  def __init__(
+      self,
+      axes: tuple[str, str],
+      shape: tuple[int, int],
+      rngs: nnx.Rngs,
+      scale: float = 1.0,
+  ):
+    std = scale / math.sqrt(shape[0])
+    self.kernel = _param(rngs, axes, *shape, std=std)
 
   def __call__(self, x: jax.Array) -> jax.Array:
     return matrix.product(x, self.kernel[...].astype(x.dtype))
 
 
 class Block(nnx.Module):
-  """One layer, in the three steps that forward pass and decoding share."""
+  """One layer, in the two steps around its attention."""
 
   def __init__(self, config: config_lib.DecoderConfig, rngs: nnx.Rngs):
     width, size = config.width, config.head_width
@@ -112,21 +124,24 @@ class Block(nnx.Module):
       query, key = self.query_norm(query), self.key_norm(key)
     query = rotary.rotate(query, cos, sin)
     key = rotary.rotate(key, cos, sin)
-    return tuple(checkpoint_name(y, 'heads') for y in (query, key, value))
+    save = lambda heads: ad_checkpoint.checkpoint_name(heads, 'heads')
+    return save(query), save(key), save(value)
 
   def merge(self, x: jax.Array, attended: jax.Array) -> jax.Array:
     """Adds the attention output [..., H, K] and the feed-forward layer."""
-    x = checkpoint_name(x + self.out(attended), 'middle')
+    x = ad_checkpoint.checkpoint_name(x + self.out(attended), 'middle')
     inner = self.mlp_norm(x)
-    gate = checkpoint_name(self.gate(inner), 'mlp')
-    up = checkpoint_name(self.up(inner), 'mlp')
+    gate = ad_checkpoint.checkpoint_name(self.gate(inner), 'mlp')
+    up = ad_checkpoint.checkpoint_name(self.up(inner), 'mlp')
     return x + self.down(activation(gate, self.config.activation) * up)
 
 
 class Output(nnx.Module):
   """Projection of the heads back to the residual stream."""
 
-  def __init__(self, config, scale: float, rngs: nnx.Rngs):
+  def __init__(
+      self, config: config_lib.DecoderConfig, scale: float, rngs: nnx.Rngs
+  ):
     heads, size = config.num_heads, config.head_width
     self.kernel = _param(
         rngs,
@@ -145,7 +160,7 @@ class Output(nnx.Module):
 class Embedding(nnx.Module):
   """Token table."""
 
-  def __init__(self, config, rngs: nnx.Rngs):
+  def __init__(self, config: config_lib.DecoderConfig, rngs: nnx.Rngs):
     self.embedding = _param(
         rngs,
         ('vocab', 'width'),
@@ -267,22 +282,23 @@ def hidden(
       token_BT=token_BT, position_BT=position_BT, segment_BT=segment_BT
   )
   B, T = token_BT.shape
-  # Matrices see one axis of tokens: with two, their gradients are transposed.
+  # Matrices see one axis of tokens (B times T): with two, the compiler would
+  # transpose wide arrays for their gradients.
   cos, sin = rotary.angles(position_BT.reshape(-1), config)
   graph = block_graph(config)
 
-  def layer(x_ND, layer_params):
+  def layer(x_TD, layer_params):
     block = nnx.merge(graph, layer_params)
-    query, key, value = block.project(x_ND, cos, sin)
+    query, key, value = block.project(x_TD, cos, sin)
     split = lambda x: x.reshape(B, T, *x.shape[1:])
     attended = attention.packed(
         split(query), split(key), split(value), segment_BT
     )
-    return block.merge(x_ND, attended.reshape(query.shape)), None
+    return block.merge(x_TD, attended.reshape(query.shape)), None
 
   policies = jax.checkpoint_policies
   policy = policies.save_only_these_names(*SAVED) if not remat else None
   layer = jax.checkpoint(layer, prevent_cse=False, policy=policy)
-  x_ND = embed(params, token_BT.reshape(-1), dtype)
-  x_ND, _ = jax.lax.scan(layer, x_ND, params['layers'])
-  return final_norm(params, config, x_ND).reshape(B, T, -1)
+  x_TD = embed(params, token_BT.reshape(-1), dtype)
+  x_TD, _ = jax.lax.scan(layer, x_TD, params['layers'])
+  return final_norm(params, config, x_TD).reshape(B, T, -1)

@@ -1,6 +1,9 @@
 """Matrix product with a backward pass that suits the CPU's kernels."""
 
+import functools
+
 import jax
+import jax.numpy as jnp
 
 
 def turned(x: jax.Array) -> jax.Array:
@@ -16,33 +19,37 @@ def turned(x: jax.Array) -> jax.Array:
   )
 
 
-def product(x: jax.Array, kernel_DF: jax.Array) -> jax.Array:
-  """x @ kernel for x [..., D].
+def product(
+    x: jax.Array, kernel_DF: jax.Array, *, dtype: str | None = None
+) -> jax.Array:
+  """x @ kernel for x [..., D], added up and returned in `dtype`.
 
   The kernel's gradient is one product over all leading axes at once (with
   several contracted axes the compiler would transpose the wide operand), and
   turns the narrower of its two operands.
   """
   flat = x.reshape(-1, x.shape[-1])
-  return _product(flat, kernel_DF).reshape(*x.shape[:-1], -1)
+  out = _product(flat, kernel_DF, dtype or x.dtype.name)
+  return out.reshape(*x.shape[:-1], kernel_DF.shape[1])
 
 
-@jax.custom_vjp
-def _product(x_ND, kernel_DF):
-  return x_ND @ kernel_DF
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def _product(x_TD, kernel_DF, dtype):
+  return jnp.matmul(x_TD, kernel_DF, preferred_element_type=dtype)
 
 
-def _forward(x_ND, kernel_DF):
-  return x_ND @ kernel_DF, (x_ND, kernel_DF)
+def _forward(x_TD, kernel_DF, dtype):
+  return _product(x_TD, kernel_DF, dtype), (x_TD, kernel_DF)
 
 
-def _backward(saved, grad_NF):
-  x_ND, kernel_DF = saved
-  if x_ND.shape[1] <= grad_NF.shape[1]:
-    kernel_grad = turned(x_ND) @ grad_NF
+def _backward(dtype, saved, grad_TF):
+  x_TD, kernel_DF = saved
+  grad_TF = grad_TF.astype(x_TD.dtype)
+  if x_TD.shape[1] <= grad_TF.shape[1]:
+    kernel_grad = turned(x_TD) @ grad_TF
   else:
-    kernel_grad = (turned(grad_NF) @ x_ND).T
-  return grad_NF @ kernel_DF.T, kernel_grad
+    kernel_grad = (turned(grad_TF) @ x_TD).T
+  return grad_TF @ kernel_DF.T, kernel_grad
 
 
 _product.defvjp(_forward, _backward)

@@ -3,7 +3,6 @@
 from typing import Any
 
 import jax
-from jax.sharding import NamedSharding, PartitionSpec
 
 from rl_tpu.sharding import mesh as mesh_lib
 
@@ -34,7 +33,7 @@ def param_shardings(
     divide is replicated.
   """
   return jax.tree.map(
-      lambda names, array: NamedSharding(
+      lambda names, array: jax.sharding.NamedSharding(
           mesh, _spec(names, tuple(array.shape), mesh)
       ),
       axes_tree,
@@ -45,21 +44,22 @@ def param_shardings(
 
 def _spec(
     names: tuple[str, ...], shape: tuple[int, ...], mesh: jax.sharding.Mesh
-) -> PartitionSpec:
+) -> jax.sharding.PartitionSpec:
   if len(names) != len(shape):
     raise ValueError(f'axes {names} do not name the dimensions of {shape}.')
   fits = lambda axis, size: axis is not None and size % mesh.shape[axis] == 0
   axes = [RULES[name] for name in names]
-  return PartitionSpec(
+  return jax.sharding.PartitionSpec(
       *(axis if fits(axis, size) else None for axis, size in zip(axes, shape))
   )
 
 
-def rows_sharding(mesh: jax.sharding.Mesh) -> NamedSharding:
+def rows_sharding(mesh: jax.sharding.Mesh) -> jax.sharding.NamedSharding:
   """Rows over the batch axes, positions whole."""
-  return NamedSharding(mesh, PartitionSpec(mesh_lib.BATCH_AXES))
+  spec = jax.sharding.PartitionSpec(mesh_lib.BATCH_AXES)
+  return jax.sharding.NamedSharding(mesh, spec)
 
 
-def replicated(mesh: jax.sharding.Mesh) -> NamedSharding:
+def replicated(mesh: jax.sharding.Mesh) -> jax.sharding.NamedSharding:
   """The whole array on every device."""
-  return NamedSharding(mesh, PartitionSpec())
+  return jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())

@@ -58,14 +58,16 @@ def learner(devices: int) -> learner_lib.Learner:
   )
 
 
-def build(rows_per_microbatch: int, rollouts=None) -> batching.Batch:
+def build(rows_per_microbatch: int) -> batching.Batch:
+  rollouts = recorded.rollouts(MODEL.vocab_size)
   admitted = admission.admit(
-      rollouts or recorded.rollouts(MODEL.vocab_size),
+      rollouts,
       termination=term.TerminationRules(),
       data=schema.DataConfig(),
-      reward=schema.RewardConfig(),
+      reward=schema.RewardConfig(weights={'terminal': 1.0, 'step': 1.0}),
       row_length=48,
   )
+  assert len(admitted.admitted) == len(rollouts), admitted.discards
   return batching.build(
       admitted,
       batching=schema.BatchingConfig(
@@ -133,11 +135,11 @@ class LearnerTest(parameterized.TestCase):
 
   @functools.cached_property
   def whole(self):
-    batch = build(8)
+    batch = build(16)
     self.assertLen(batch.minibatches[0], 1)
     return gradients(1, batch)
 
-  @parameterized.parameters((4, 2), (2, 4))
+  @parameterized.parameters((8, 2), (4, 4))
   def test_L8_K11_gradients_do_not_depend_on_microbatches(self, rows, parts):
     batch = build(rows)
     self.assertLen(batch.minibatches[0], parts)
@@ -146,7 +148,7 @@ class LearnerTest(parameterized.TestCase):
     for a, b in zip(advantages, self.whole[1]):
       np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
-  @parameterized.parameters((2, 8), (8, 8), (2, 4))
+  @parameterized.parameters((2, 16), (8, 16), (8, 8))
   def test_G23_gradients_do_not_depend_on_devices(self, devices, rows):
     found, advantages = gradients(devices, build(rows))
     assert_same(self, found, self.whole[0])
@@ -154,7 +156,7 @@ class LearnerTest(parameterized.TestCase):
       np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
 
   def test_G15_L9_nonfinite_numbers_in_masked_places_reach_no_gradient(self):
-    batch = build(8)
+    batch = build(16)
     clean, _ = gradients(1, batch)
     off = ~batch.segments.rows.action_mask_BT
     rows = batch.segments.rows
@@ -187,7 +189,7 @@ class LearnerTest(parameterized.TestCase):
       np.testing.assert_array_equal(a, b)
 
   def test_L18_a_nonfinite_batch_is_skipped_and_named(self):
-    batch = build(8)
+    batch = build(16)
     update = updater(1)
     state = learner(1).init_state(params(), with_critic=True)
     before = jax.device_get(state)
@@ -215,7 +217,7 @@ class LearnerTest(parameterized.TestCase):
     update = updater(1)
     state = learner(1).init_state(params(), with_critic=True)
     before = jax.device_get(state)
-    batch = build(8)
+    batch = build(16)
     scored = update.score(state, batch.segments, batch.minibatches)
     nothing = np.zeros_like(batch.policy_weight_BT)
     options = dict(
@@ -247,7 +249,7 @@ class LearnerTest(parameterized.TestCase):
     update = updater(1)
     state = learner(1).init_state(params(), with_critic=True)
     before = jax.device_get(state)
-    batch = build(8)
+    batch = build(16)
     scored = update.score(state, batch.segments, batch.minibatches)
     state, _ = update.update(
         state,
@@ -281,7 +283,7 @@ class LearnerTest(parameterized.TestCase):
         reference=None,
     )
     state = learner(1).init_state(params(), with_critic=True)
-    batch = build(8)
+    batch = build(16)
     scored = update.score(state, batch.segments, batch.minibatches)
     mask = batch.segments.joins.transition_mask_BT
     returns = [sum(s.reward.sum() for s in r.segments) + r.terminal_reward

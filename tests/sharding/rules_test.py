@@ -2,7 +2,6 @@
 
 from absl.testing import absltest
 import jax
-from jax.sharding import PartitionSpec
 import numpy as np
 
 from rl_tpu.config import schema
@@ -10,6 +9,9 @@ from rl_tpu.models import decoder
 from rl_tpu.sharding import mesh as mesh_lib
 from rl_tpu.sharding import rules
 from tests.models import cases
+
+
+PartitionSpec = jax.sharding.PartitionSpec
 
 
 class RulesTest(absltest.TestCase):
