@@ -40,20 +40,27 @@ def get_config() -> schema.ExperimentConfig:
           target='rl_tpu.tasks.arithmetic:ArithmeticTasks',
           settings={'problems': PROBLEMS},
       ),
-      budgets=schema.budget_lib.Budget(turns=18, tokens=320, window=152),
+      budgets=schema.budget_lib.Budget(turns=18, tokens=320, window=128),
       compaction=schema.CompactionConfig(
-          mode='window', author='policy', lookahead=50, max_summary_tokens=20
+          mode='window',
+          author='policy',
+          lookahead=40,
+          max_summary_tokens=16,
+          request='save',
+          carry='kept: {summary}',
       ),
-      sampling=schema.SamplingConfig(temperature=1.0, max_turn_tokens=24),
+      sampling=schema.SamplingConfig(temperature=1.0, max_turn_tokens=20),
       sampler=schema.SamplerConfig(
           slots=64,
           tokens_per_call=8,
-          prefill_buckets=(64, 96, 152),
+          prefill_buckets=(64, 96, 128),
           prefill_rows=32,
       ),
       batching=schema.BatchingConfig(
-          tasks_per_batch=64, minibatches=2, row_length=256,
-          rows_per_microbatch=24,
+          tasks_per_batch=64,
+          minibatches=2,
+          row_length=128,
+          rows_per_microbatch=48,
       ),
       gae=schema.GaeConfig(
           lambda_policy=schema.LambdaConfig(fixed=0.97),

@@ -104,7 +104,7 @@ def run(
   if mesh is not None:
     arguments = jax.tree.map(functools.partial(_place, mesh), arguments)
   if estimate is None:
-    estimates, value_BT = _jitted(gae, level)(*arguments)
+    estimates, value_BT = _estimate(gae, level, arguments)
   else:
     estimates, value_BT = estimate(*arguments)
   estimates = jax.tree.map(np.asarray, estimates)
@@ -118,9 +118,43 @@ def _place(mesh: jax.sharding.Mesh, array: Any) -> jax.Array:
   return jax.device_put(array, jax.sharding.NamedSharding(mesh, spec))
 
 
+def _estimate(
+    gae: schema.GaeConfig, level: str, arguments: tuple[Any, ...]
+) -> tuple[batch_lib.Estimates, jax.Array]:
+  """Calls the recursion with gamma and both lambdas as traced numbers.
+
+  The cases have dozens of them; as constants each would compile anew.
+  """
+  lambdas = (gae.lambda_policy, gae.lambda_critic)
+  adaptive = tuple(lam.fixed is None for lam in lambdas)
+  numbers = [
+      gae.gamma,
+      *(lam.length_adaptive if lam.fixed is None else lam.fixed
+        for lam in lambdas),
+  ]
+  return _jitted(gae.time_unit, gae.cut, adaptive, level)(
+      jnp.asarray(numbers, jnp.float32), *arguments
+  )
+
+
 @functools.cache
-def _jitted(gae: schema.GaeConfig, level: str) -> Callable[..., Any]:
-  def estimate(joins, position_BT, head_BT, kl_BT):
+def _jitted(
+    time_unit: str, cut: str, adaptive: tuple[bool, bool], level: str
+) -> Callable[..., Any]:
+  def estimate(numbers, joins, position_BT, head_BT, kl_BT):
+    lambdas = [
+        schema.LambdaConfig(**{
+            'length_adaptive' if is_adaptive else 'fixed': number
+        })
+        for is_adaptive, number in zip(adaptive, numbers[1:])
+    ]
+    gae = schema.GaeConfig(
+        gamma=numbers[0],
+        time_unit=time_unit,
+        lambda_policy=lambdas[0],
+        lambda_critic=lambdas[1],
+        cut=cut,
+    )
     value_BT = critic_lib.align(head_BT, position_BT)
     bootstrap_R = head_BT.reshape(-1)[jnp.maximum(joins.final_R, 0)]
     estimates = gae_lib.estimate(

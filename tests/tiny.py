@@ -52,11 +52,11 @@ def experiment(model: str, **changes) -> schema.ExperimentConfig:
       model=dataclasses.replace(base.model, path=model),
       sampling=dataclasses.replace(base.sampling, max_turn_tokens=8),
       sampler=dataclasses.replace(
-          base.sampler, slots=8, prefill_rows=8, prefill_buckets=(64, 152)
+          base.sampler, slots=8, prefill_rows=8, prefill_buckets=(64, 128)
       ),
       batching=dataclasses.replace(
           base.batching, tasks_per_batch=8, rows_per_microbatch=8,
-          row_length=160,
+          row_length=128,
       ),
       critic=dataclasses.replace(
           base.critic, warmup_steps=1, warmup_updates=1, holdout_fraction=0.2

@@ -56,8 +56,7 @@ def estimate(
       final_R=joins.final_R,
   )
   stop = jax.lax.stop_gradient
-  value_BT = jnp.where(joins.transition_mask_BT, stop(value_BT), 0.0)
-  value_BT = value_BT.astype(jnp.float32)
+  value_BT = stop(value_BT).astype(jnp.float32)
   reward_BT = joins.reward_BT
   if kl_BT is not None:
     is_action_BT = joins.owner_BT >= 0
@@ -96,14 +95,13 @@ def estimate(
 
 def _next_value(joins, value_BT, bootstrap_R, gae) -> jax.Array:
   """gamma_j * V_{j+1}: the next transition's value, or V_N (G2, G4, G10)."""
-  ends_R = jnp.where(joins.bootstrap_R, bootstrap_R, 0.0).astype(jnp.float32)
-  table = jnp.concatenate([value_BT.reshape(-1), ends_R])
-  place_BT = jnp.where(
-      joins.next_BT >= 0,
-      joins.next_BT,
-      value_BT.size + jnp.maximum(joins.rollout_BT, 0),
+  inside = 'promise_in_bounds'
+  next_BT = value_BT.reshape(-1).at[jnp.maximum(joins.next_BT, 0)].get(
+      mode=inside
   )
-  next_BT = table.at[place_BT].get(mode='promise_in_bounds')
+  end_R = jnp.where(joins.bootstrap_R, bootstrap_R, 0.0)
+  end_BT = end_R.at[jnp.maximum(joins.rollout_BT, 0)].get(mode=inside)
+  next_BT = jnp.where(joins.next_BT >= 0, next_BT, end_BT)
   if gae.cut == 'cut_terminal':
     next_BT = jnp.where(_crosses(joins), 0.0, next_BT)
   return jnp.where(joins.decay_BT, gae.gamma, 1.0) * next_BT
@@ -140,7 +138,7 @@ def _position_scaled(
   delta_BT = jnp.where(mask_BT, earned_BT + after_BT - value_BT, 0.0)
   sum_BT = affine.suffix_sums(joins, delta_BT, (rate,), joined=False)[0]
   ordinal_BT = affine.segment_ordinals(joins)
-  later_N = affine.by_ordinal(joins, ordinal_BT, (joins.later_N,))[0]
+  later_N = affine.by_ordinal(joins, ordinal_BT, joins.later_N)
   factor = rate.constant if rate.value_BT is None else rate.value_BT
   scale_BT = jnp.power(factor, later_N[ordinal_BT].astype(jnp.float32))
   return delta_BT, jnp.where(mask_BT, sum_BT * scale_BT, 0.0)

@@ -164,7 +164,7 @@ class ArithmeticTools:
     A slip in a summary shows here: what was lost is not counted. So the state
     after a cut says what the run can still come to.
     """
-    text = f'task: {self._num_problems} sums, {self._num_kept} right'
+    text = f'{self._num_problems} sums, {self._num_kept} right'
     return (protocol.Message('system', text),)
 
   def step(self, action: protocol.Action) -> protocol.Step:

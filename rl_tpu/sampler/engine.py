@@ -165,7 +165,7 @@ class PolicyEngine(contract.Engine):
       params: decode.Weights,
       decode_state: DecodeState,
       inserts: Sequence[tuple[int, np.ndarray, bytes]],
-  ) -> DecodeState:
+  ) -> tuple[DecodeState, refill.Table]:
     """Prefills prompts and puts them into slots, in one call.
 
     Args:
@@ -174,7 +174,7 @@ class PolicyEngine(contract.Engine):
       inserts: slot, prompt and `state.row` of each request.
 
     Returns:
-      The new state.
+      The new state, and what was read.
     """
     table = refill.table(
         inserts,
@@ -183,7 +183,7 @@ class PolicyEngine(contract.Engine):
         shards=self.shards,
         chunk=self._chunk,
     )
-    return self._refill(params, decode_state, table)
+    return self._refill(params, decode_state, table.data), table
 
   def release(
       self, decode_state: DecodeState, slots: Sequence[int]

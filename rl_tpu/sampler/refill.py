@@ -6,6 +6,7 @@ crosses shards, and pays for the prompts it has, not for padding rows.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,6 +22,21 @@ _LENGTH, _SOURCE, _SLOT, _CONTROL = range(4)
 _EXTRA = _CONTROL + state_lib.WIDTH
 
 
+class Table(NamedTuple):
+  """One refill.
+
+  Attributes:
+    data: int32 [shards * depth, bucket + columns]; a shard may fill all its
+      slots.
+    tokens: prompt tokens that are read.
+    padding: padding tokens that are read with them.
+  """
+
+  data: np.ndarray
+  tokens: int
+  padding: int
+
+
 def table(
     inserts: Sequence[tuple[int, np.ndarray, bytes]],
     *,
@@ -28,7 +44,7 @@ def table(
     slots: int,
     shards: int,
     chunk: int,
-) -> np.ndarray:
+) -> Table:
   """Lays out one refill.
 
   Equal prompts that follow each other on one shard are read once.
@@ -39,9 +55,6 @@ def table(
     slots: of the engine.
     shards: parts that the slots are divided into.
     chunk: prompts that a shard reads at once.
-
-  Returns:
-    int32 [shards * depth, bucket + columns]; a shard may fill all its slots.
   """
   local = slots // shards
   depth = -(-local // chunk) * chunk
@@ -62,7 +75,10 @@ def table(
     line[_SOURCE], line[_SLOT] = prompts[shard] - 1, index
     line[_CONTROL:] = np.frombuffer(control, np.int32)
     used[shard] += 1
-  return out.reshape(shards * depth, -1)
+  tokens = int(np.sum(out[:, :, bucket + _LENGTH]))
+  rows = sum(-(-count // chunk) * chunk for count in prompts)
+  data = out.reshape(shards * depth, -1)
+  return Table(data, tokens, rows * bucket - tokens)
 
 
 def run(

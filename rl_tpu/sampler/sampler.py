@@ -217,12 +217,13 @@ class JetStreamSampler:
       by_bucket.setdefault(bucket, []).append(insert)
     if inserts:
       self._fit(max(by_bucket))
-    for bucket, group in sorted(by_bucket.items()):
-      self._state = engine.refill(self._store.weights, self._state, group)
-      tokens = sum(len(prompt) for _, prompt, _ in group)
+    for _, group in sorted(by_bucket.items()):
+      self._state, table = engine.refill(
+          self._store.weights, self._state, group
+      )
       stats.prefill_calls += 1
-      stats.prefill_tokens += tokens
-      stats.prefill_padding += bucket * len(group) - tokens
+      stats.prefill_tokens += table.tokens
+      stats.prefill_padding += table.padding
 
   def _generate(self) -> None:
     if not self._scheduler.num_live:

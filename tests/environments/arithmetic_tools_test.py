@@ -43,7 +43,7 @@ class ArithmeticToolsTest(parameterized.TestCase):
 
   def test_a_whole_run(self):
     self.assertEqual(
-        texts(self.world.instruction()), [('system', 'task: 2 sums, 0 right')]
+        texts(self.world.instruction()), [('system', '2 sums, 0 right')]
     )
     self.assertEqual(texts(self.first.messages), [])
     self.assertEqual(texts(self.first.prompt), [('user', '1: 34 + 25')])
@@ -81,12 +81,12 @@ class ArithmeticToolsTest(parameterized.TestCase):
   def test_the_next_window_says_what_the_summary_kept(self, summary, kept):
     self.reply(' answer 59\n')
     self.assertEqual(
-        texts(self.world.instruction()), [('system', 'task: 2 sums, 0 right')]
+        texts(self.world.instruction()), [('system', '2 sums, 0 right')]
     )
     self.world.remember(summary)
     self.assertEqual(
         texts(self.world.instruction()),
-        [('system', f'task: 2 sums, {kept} right')],
+        [('system', f'2 sums, {kept} right')],
     )
 
   @parameterized.parameters(

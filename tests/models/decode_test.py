@@ -11,6 +11,10 @@ from rl_tpu.sharding import rules
 from tests.models import cases
 
 
+_prefill = jax.jit(decode.prefill, static_argnums=1)
+_step = jax.jit(decode.step, static_argnums=1)
+
+
 def _plain_logp(params, model, ids, temperature=1.0) -> np.ndarray:
   logits = cases.plain_logits(params, model, ids[:-1]) / temperature
   logits -= logits.max(axis=-1, keepdims=True)
@@ -55,7 +59,7 @@ class DecodeTest(parameterized.TestCase):
     weights = decode.arrange(cases.params(model), model)
     prompt = jnp.array([[7, 8, 9]])
     caches = [
-        decode.prefill(weights, model, token, jnp.array([3]))
+        _prefill(weights, model, token, jnp.array([3]))
         for token in (
             prompt,
             jnp.pad(prompt, ((0, 0), (0, 5))),
@@ -69,7 +73,7 @@ class DecodeTest(parameterized.TestCase):
           cache,
       )
       for position, token in ((2, 9), (3, 1)):
-        hidden_DS, cache = decode.step(
+        hidden_DS, cache = _step(
             weights, model, jnp.array([token]), jnp.array([position]), cache
         )
       hidden.append(hidden_DS)
@@ -81,14 +85,14 @@ class DecodeTest(parameterized.TestCase):
     weights = decode.arrange(cases.params(model), model)
     token_ST = jnp.array([[1, 2, 3, 4], [5, 6, 0, 0]])
     length_S = jnp.array([4, 2])
-    both = decode.prefill(weights, model, token_ST, length_S)
-    both_DS, _ = decode.step(
+    both = _prefill(weights, model, token_ST, length_S)
+    both_DS, _ = _step(
         weights, model, jnp.array([4, 6]), length_S - 1, both
     )
     for slot in range(2):
       rows = slice(slot, slot + 1)
-      alone = decode.prefill(weights, model, token_ST[rows], length_S[rows])
-      alone_DS, _ = decode.step(
+      alone = _prefill(weights, model, token_ST[rows], length_S[rows])
+      alone_DS, _ = _step(
           weights,
           model,
           jnp.array([4, 6])[rows],
@@ -100,10 +104,10 @@ class DecodeTest(parameterized.TestCase):
   def test_first_step_leaves_the_prefilled_cache(self):
     model = cases.config(qkv_bias=True)
     weights = decode.arrange(cases.params(model), model)
-    before = decode.prefill(
+    before = _prefill(
         weights, model, jnp.array([[3, 1, 4]]), jnp.array([3])
     )
-    _, after = decode.step(
+    _, after = _step(
         weights, model, jnp.array([4]), jnp.array([2]), before
     )
     jax.tree.map(

@@ -1,0 +1,122 @@
+"""Mistakes that only the parts themselves can find: one line, exit code 2."""
+
+import contextlib
+import io
+import json
+import os
+import pathlib
+import shutil
+
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from rl_tpu.cli import main
+from tests import tiny
+
+_EXPERIMENT = """
+from tests import tiny
+
+def get_config():
+  return tiny.experiment({model!r})
+"""
+
+
+def call(*words: str) -> tuple[int, str]:
+  """Exit code and standard error of a command."""
+  err = io.StringIO()
+  with contextlib.redirect_stderr(err):
+    with contextlib.redirect_stdout(io.StringIO()):
+      code = main.main(words)
+  return code, err.getvalue()
+
+
+class RefusalsTest(parameterized.TestCase):
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.source = tiny.model_folder(
+        pathlib.Path(absltest.get_default_test_tmpdir()) / 'refusals'
+    )
+
+  def setUp(self):
+    super().setUp()
+    self.folder = pathlib.Path(self.create_tempdir().full_path)
+    self.model = self.folder / 'model'
+    shutil.copytree(self.source, self.model)
+    self.experiment = self.folder / 'tiny_experiment.py'
+    self.experiment.write_text(_EXPERIMENT.format(model=str(self.model)))
+    self.workdir = self.folder / 'work'
+
+  def refused(self, *overrides: str) -> str:
+    """The line of a refusal; nothing was started or written."""
+    code, err = call(
+        'train',
+        f'--experiment={self.experiment}',
+        f'--workdir={self.workdir}',
+        *[f'--set={override}' for override in overrides],
+    )
+    self.assertEqual(code, 2, err)
+    self.assertLen(err.strip().splitlines(), 1, err)
+    self.assertFalse(self.workdir.exists())
+    return err
+
+  @parameterized.parameters(
+      ('budgets.window=40', 'budgets.window'),
+      ('mesh.data=3', 'mesh'),
+      ('mesh.tensor=3', 'mesh'),
+      ('batching.rows_per_microbatch=12', 'batching.rows_per_microbatch'),
+      ('sampler.slots=12', 'sampler.slots'),
+      ('sampling.stop=zz', "'zz'"),
+      ('reward.weights.tool_vaild=0.1', 'tool_valid'),
+      ('environment.settings.problem=3', 'problems'),
+      ('tasks.settings.problems=2', 'problems'),
+      ('advantage.estimator=grpo', 'group.size'),
+      ('sampling.top_p=0.9', 'sampling.top_p'),
+      ('steps=0', 'steps'),
+  )
+  def test_a_setting_that_cannot_work(self, override, named):
+    self.assertIn(named, self.refused(override))
+
+  def test_a_model_folder_without_config(self):
+    (self.model / 'config.json').unlink()
+    self.assertIn('config.json', self.refused())
+
+  def test_K40_a_missing_shard_is_named(self):
+    weights = self.model / 'model.safetensors'
+    weights.rename(self.model / 'model-00001-of-00002.safetensors')
+    index = {
+        'weight_map': {
+            'model.norm.weight': 'model-00001-of-00002.safetensors',
+            'lm_head.weight': 'model-00002-of-00002.safetensors',
+        }
+    }
+    (self.model / 'model.safetensors.index.json').write_text(json.dumps(index))
+    self.assertIn('model-00002-of-00002.safetensors', self.refused())
+
+  def test_a_tokenizer_larger_than_the_model(self):
+    path = self.model / 'tokenizer.json'
+    content = json.loads(path.read_text())
+    vocabulary = content['model']['vocab']
+    for extra in range(20):
+      vocabulary[f'extra{extra}'] = len(vocabulary)
+    path.write_text(json.dumps(content))
+    self.assertIn('tokenizer', self.refused())
+
+  def test_the_directory_of_another_experiment(self):
+    os.makedirs(self.workdir)
+    config = tiny.loading.to_dict(tiny.experiment(str(self.model)))
+    config['name'] = 'other'
+    (self.workdir / 'config.json').write_text(json.dumps(config))
+    code, err = call(
+        'train',
+        f'--experiment={self.experiment}',
+        f'--workdir={self.workdir}',
+    )
+    self.assertEqual(code, 2, err)
+    self.assertIn("'other'", err)
+    self.assertEqual(os.listdir(self.workdir), ['config.json'])
+
+
+if __name__ == '__main__':
+  absltest.main()
