@@ -78,5 +78,6 @@ def get_config() -> schema.ExperimentConfig:
           learning_rate=4e-4, schedule='linear', decay_steps=180, eps=1e-6
       ),
       critic_optimizer=schema.OptimizerConfig(learning_rate=1e-3, eps=1e-6),
-      evaluation=schema.EvaluationConfig(every=0, tasks=256, final_tasks=256),
+      evaluation=schema.EvaluationConfig(every=10, tasks=64, final_tasks=256),
+      checkpoint=schema.CheckpointConfig(every=10),
   )

@@ -46,6 +46,6 @@ def train(
       report = run.update(batch, scored, advantage)
       run.publish()
       run.record(rollouts, admitted, batch, scored, advantage, report)
-      run.save_when_due()
       run.evaluate_when_due()
+      run.save_when_due()
     return run.finish()

@@ -4,10 +4,14 @@ The member of a group is a rollout with one return, never a segment. All
 statistics are float64 on the host.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
 import dataclasses
+from collections.abc import Hashable, Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
+
+from rl_tpu.config import schema
+from rl_tpu.types import batch as batch_lib
 
 ESTIMATORS = ('grpo', 'dr_grpo', 'rloo')
 ON_MISMATCH = ('split', 'drop', 'error')
@@ -119,33 +123,29 @@ def partition(
   return Partition(tuple(subgroups), tuple(incomplete), num_keys)
 
 
-def advantages(
-    returns: Mapping[str, float],
-    subgroups: Sequence[Sequence[str]],
+def compare(
+    returns: Mapping[Hashable, float],
+    subgroups: Sequence[Sequence[Hashable]],
     *,
     estimator: str,
     eps: float,
     std_floor: float,
-) -> tuple[dict[str, float], int]:
-  """One number per rollout, given to all its action tokens (E1).
+) -> dict[Hashable, float]:
+  """One number per member of every subgroup.
 
   Args:
-    returns: return of every rollout by id (E2).
-    subgroups: `Partition.subgroups`.
+    returns: return of every member (E2).
+    subgroups: members that are compared, such as `Partition.subgroups`.
     estimator: grpo, dr_grpo or rloo.
     eps: added to the standard deviation (grpo).
     std_floor: at or below it a group teaches nothing (G15).
 
-  Returns:
-    Advantage by rollout id, and how many subgroups had no signal.
-
   Raises:
     ValueError: an estimator that does not exist.
   """
-  out: dict[str, float] = {}
-  degenerate = 0
-  for ids in subgroups:
-    values = np.asarray([returns[i] for i in ids], np.float64)
+  out: dict[Hashable, float] = {}
+  for members in subgroups:
+    values = [returns[member] for member in members]
     if estimator == 'grpo':
       result = grpo(values, eps=eps, std_floor=std_floor)
     elif estimator == 'dr_grpo':
@@ -157,15 +157,79 @@ def advantages(
           f'advantage.estimator must be gae, {", ".join(ESTIMATORS)}, got'
           f' {estimator!r}.'
       )
-    degenerate += is_degenerate(np.std(values), values, floor=std_floor)
-    out.update(zip(ids, result.tolist()))
-  return out, degenerate
+    out.update(zip(members, result.tolist()))
+  return out
 
 
-def broadcast(
-    advantage_R: np.ndarray, rollout_BT: np.ndarray, policy_mask_BT: np.ndarray
+class Grouped(Protocol):
+  """What `advantages` needs of a batch (`rollout.batching.Batch`).
+
+  Attributes:
+    segments: device arrays in numpy form.
+    return_R: return of every rollout, float64 (E2).
+    score_R: its terminal reward alone.
+    subgroup_R: which rollouts are compared; -1 with none.
+  """
+
+  segments: batch_lib.SegmentBatch
+  return_R: np.ndarray
+  score_R: np.ndarray
+  subgroup_R: np.ndarray
+
+
+def advantages(
+    batch: Grouped, config: schema.AdvantageConfig, group: schema.GroupConfig
 ) -> np.ndarray:
-  """[B, T] float32: each policy token gets its rollout's advantage (E1)."""
-  rollout_BT = np.where(policy_mask_BT, rollout_BT, 0)
-  spread_BT = np.asarray(advantage_R, np.float64)[rollout_BT]
-  return np.where(policy_mask_BT, spread_BT, 0.0).astype(np.float32)
+  """[B, T] float32: each policy token gets its rollout's advantage (E1).
+
+  Number and length of the segments of a rollout do not enter: a member of a
+  group is a rollout with one return.
+
+  Args:
+    batch: the packed batch.
+    config: which estimator.
+    group: floor, eps, and whether the return is the outcome alone.
+  """
+  value_R = batch.score_R if group.outcome_only else batch.return_R
+  advantage_R = np.zeros(len(value_R), np.float64)
+  compared = compare(
+      dict(enumerate(value_R.tolist())),
+      subgroups_of(batch.subgroup_R),
+      estimator=config.estimator,
+      eps=group.eps,
+      std_floor=group.std_floor,
+  )
+  for rollout, advantage in compared.items():
+    advantage_R[rollout] = advantage
+  joins = batch.segments.joins
+  mask_BT = np.asarray(joins.policy_mask_BT)
+  out_BT = np.zeros(mask_BT.shape, np.float32)
+  out_BT[mask_BT] = advantage_R[np.asarray(joins.rollout_BT)[mask_BT]]
+  return out_BT
+
+
+def subgroups_of(subgroup_R: np.ndarray) -> list[list[int]]:
+  """Rollouts of every comparison, in batch order."""
+  return [
+      np.flatnonzero(subgroup_R == index).tolist()
+      for index in np.unique(subgroup_R[subgroup_R >= 0])
+  ]
+
+
+def figures(
+    returns: np.ndarray, subgroup_R: np.ndarray, *, std_floor: float
+) -> dict[str, float]:
+  """Shares of the comparisons by what they can teach (E8)."""
+  parts = [returns[members] for members in subgroups_of(subgroup_R)]
+  share = lambda flags: float(np.mean(flags)) if parts else 0.0
+  flat = [
+      is_degenerate(np.std(part), part, floor=std_floor) for part in parts
+  ]
+  zero = [bool(np.all(part == 0.0)) for part in parts]
+  one = [bool(np.all(part == 1.0)) for part in parts]
+  return {
+      'reward/zero_spread_groups': share(flat),
+      'reward/group_all_zero': share(zero),
+      'reward/group_all_one': share(one),
+      'reward/group_mixed': share([not f for f in flat]),
+  }

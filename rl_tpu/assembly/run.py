@@ -180,10 +180,11 @@ class TrainingRun:
     """Advantages as the actor sees them: normalised, or of a group."""
     with self.clock.phase('score'):
       config = self.config.advantage
+      advantage_BT = scored.estimates.advantage_BT
       if config.estimator != 'gae':
-        return groups.advantages(batch, config, self.config.group)
+        advantage_BT = groups.advantages(batch, config, self.config.group)
       advantage_BT, self.running = normalise.normalise(
-          scored.estimates.advantage_BT,
+          advantage_BT,
           batch.segments.joins,
           config=config,
           sources=batch.sources,
@@ -266,13 +267,17 @@ class TrainingRun:
       self.progress.on_update(step, self.config.steps, values)
 
   def save_when_due(self) -> None:
-    """Saves one composite every `checkpoint.every` updates."""
+    """Saves every `checkpoint.every` updates, and what was just evaluated."""
     every = self.config.checkpoint.every
-    if every and self.update_index % every == 0:
-      self.save(None)
+    is_due = every and self.update_index % every == 0
+    if is_due or self._evaluated_now():
+      self.save()
 
-  def save(self, success: float | None) -> None:
+  def save(self) -> None:
     """Saves networks, optimizers and cursors as one step."""
+    success = None
+    if self._evaluated_now():
+      success = next(iter(self.results['last']['found'].values()))[0]
     with self.clock.phase('checkpoint'):
       host = {
           'policy_version': self.version,
@@ -294,8 +299,11 @@ class TrainingRun:
           self.update_index, self.state, host, success=success
       )
 
+  def _evaluated_now(self) -> bool:
+    return self.results.get('last', {}).get('update') == self.update_index
+
   def evaluate_when_due(self) -> None:
-    """Evaluates every `evaluation.every` updates and marks the best."""
+    """Evaluates every `evaluation.every` updates."""
     every = self.config.evaluation.every
     if every and self.update_index % every == 0:
       self._evaluate(self.config.evaluation.tasks)
@@ -342,12 +350,15 @@ class TrainingRun:
     return found
 
   def finish(self) -> dict[str, Any]:
-    """Evaluates the end, saves it, and returns the summary."""
-    count = self.config.evaluation.final_tasks or self.config.evaluation.tasks
-    after = self._evaluate(count)
-    self.results['after'] = after
-    first = next(iter(after.values()))
-    self.save(first[0])
+    """Evaluates the end, saves it, and returns the summary.
+
+    A run that was told to stop is saved at once and not evaluated.
+    """
+    after = {}
+    if self.stopped != 'signal':
+      config = self.config.evaluation
+      after = self._evaluate(config.final_tasks or config.tasks)
+    self.save()
     seconds = self.training_s()
     return {
         'before': _by_temperature(self.results.get('before', {})),

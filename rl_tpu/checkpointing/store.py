@@ -23,6 +23,9 @@ HOST_KEYS = (
     'queue',
 )
 
+# Ranks a step that was not evaluated below every success.
+_UNJUDGED = -1.0
+
 
 class CheckpointStore:
   """Saves and restores a run's state under `<workdir>/checkpoints`."""
@@ -35,7 +38,6 @@ class CheckpointStore:
         policies.BestN(
             get_metric_fn=lambda metrics: metrics['success'],
             n=1,
-            keep_checkpoints_without_metrics=False,
         ),
     ])
     self._manager = ocp.CheckpointManager(
@@ -57,11 +59,13 @@ class CheckpointStore:
 
     A step without its commit record is passed over (K28).
     """
-    if which == 'best':
-      best = self._manager.best_step()
-      if best is not None:
-        return best
     steps = [s for s in self._manager.all_steps() if self._is_whole(s)]
+    if which == 'best':
+      judged = {s: self._manager.metrics(s) for s in steps}
+      judged = {s: m['success'] for s, m in judged.items() if m}
+      if judged:
+        # Of equals the later one: it has seen more.
+        return max(judged, key=lambda s: (judged[s], s))
     return max(steps) if steps else None
 
   def ignored_steps(self) -> list[int]:
@@ -85,13 +89,15 @@ class CheckpointStore:
     if missing:
       raise ValueError(f'checkpoint: the host state lacks {missing}.')
     if step in self._manager.all_steps():
-      return
+      if self._is_whole(step):
+        return
+      self._manager.delete(step)
     self._manager.save(
         step,
         args=ocp.args.Composite(
             state=ocp.args.StandardSave(state), host=ocp.args.JsonSave(host)
         ),
-        metrics=None if success is None else {'success': success},
+        metrics={'success': _UNJUDGED if success is None else success},
     )
 
   def restore(self, step: int, like: Any) -> tuple[Any, dict[str, Any]]:

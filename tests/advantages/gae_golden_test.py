@@ -2,11 +2,15 @@
 
 from typing import Any
 
+import jax
 import numpy as np
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from rl_tpu.advantages import gae
+from rl_tpu.advantages import normalise
 from rl_tpu.config import schema
+from rl_tpu.sharding import mesh as mesh_lib
 from tests import batch_cases
 from tests import golden_io
 
@@ -44,9 +48,6 @@ def run(
       summary_in_policy_loss=config['summary_in_policy_loss'],
       **options,
   )
-
-
-_COLUMNS = ('delta', 'advantage', 'return', 'reward')
 
 
 def columns(outcome: batch_cases.Outcome) -> dict[str, np.ndarray]:
@@ -93,10 +94,96 @@ def check(outcome: batch_cases.Outcome, expected: dict[str, Any]) -> None:
   assert joins.critic_mask_BT.sum() == expected['critic_tokens']
   for rollout in expected['rollouts']:
     place = in_batch.get(rollout['rollout_id'])
-    if place is None:
-      continue
-    dropped = outcome.batch.dropped_reward_R[place]
-    golden_io.assert_close(dropped, rollout['dropped_reward'])
+    if place is not None:
+      dropped = outcome.batch.dropped_reward_R[place]
+      golden_io.assert_close(dropped, rollout['dropped_reward'])
+
+
+def check_lambdas(
+    outcome: batch_cases.Outcome, golden: dict[str, Any], name: str
+) -> None:
+  """N of G11: lambda = max(0, 1 - 1 / (alpha N))."""
+  lam = golden['config'][name]
+  decays_R = outcome.batch.segments.joins.decays_R.astype(np.float64)
+  want = {
+      r['rollout_id']: r[name] for r in golden['expected']['rollouts']
+  }
+  for place, rollout in enumerate(outcome.batch.rollouts):
+    got = lam.get('value')
+    if lam['kind'] == 'length_adaptive':
+      got = max(0.0, 1.0 - 1.0 / (lam['alpha'] * decays_R[place]))
+    golden_io.assert_close(got, want[rollout.rollout_id], name=name)
+
+
+def check_normalised(
+    outcome: batch_cases.Outcome, golden: dict[str, Any]
+) -> None:
+  """G17 on the estimates of the case, under every norm."""
+  settings = golden['config']['advantage_norm']
+  running = {
+      name: normalise.Statistics(
+          count=found['count'],
+          mean=found['mean'],
+          squared_deviation=found['count'] * found['std'] ** 2,
+      )
+      for name, found in settings['running'].items()
+  }
+  for norm, expected in golden['expected']['normalised_advantage'].items():
+    advantage_BT, _ = normalise.normalise(
+        outcome.estimates.advantage_BT,
+        outcome.batch.segments.joins,
+        config=schema.AdvantageConfig(
+            norm=norm,
+            eps=settings['eps'],
+            std_floor=settings['std_floor'],
+            min_count=settings['min_count'],
+        ),
+        sources=outcome.batch.sources,
+        running=running,
+    )
+    unpacked = outcome.by_rollout(advantage_BT)
+    got, want = [], []
+    for rollout, segments in zip(golden['rollouts'], expected):
+      here = unpacked.get(rollout['rollout_id'])
+      for index, segment in enumerate(segments):
+        want.append(segment)
+        got.append(np.zeros(len(segment)) if here is None else here[index])
+    golden_io.assert_close(
+        np.concatenate(got) if got else [],
+        np.concatenate(want) if want else [],
+        name=norm,
+    )
+
+
+def check_all(outcome: batch_cases.Outcome, golden: dict[str, Any]) -> None:
+  """Everything that a file of whole cases expects."""
+  check(outcome, golden['expected'])
+  check_lambdas(outcome, golden, 'lambda_policy')
+  check_lambdas(outcome, golden, 'lambda_critic')
+  check_normalised(outcome, golden)
+
+
+def mesh(devices: int) -> jax.sharding.Mesh:
+  return mesh_lib.make_mesh(
+      schema.MeshConfig(), jax.devices()[:devices]
+  )
+
+
+def check_cut_variants(golden: dict[str, Any], **options: Any) -> None:
+  """Advantages and targets under every treatment of the cut."""
+  (rollout,) = golden['rollouts']
+  targets = golden['expected']['return']
+  for cut in gae.CUTS:
+    outcome = run(golden, cut=cut, **options)
+    advantage = outcome.actions(outcome.estimates.advantage_BT)
+    golden_io.assert_close(
+        advantage[rollout['rollout_id']], golden['expected'][cut], name=cut
+    )
+    if cut in targets:
+      returned = outcome.actions(outcome.estimates.return_BT)
+      golden_io.assert_close(
+          returned[rollout['rollout_id']], targets[cut], name=cut
+      )
 
 
 def _check_verdicts(outcome: batch_cases.Outcome, expected: Any) -> None:
@@ -128,13 +215,13 @@ class GoldenTest(parameterized.TestCase):
 
   @parameterized.named_parameters(*golden_io.named('gae_hand'))
   def test_hand(self, golden):
-    """R6, T2-T8, T10, T11, G2-G8, G10-G12, G14, G16, G19."""
-    check(run(golden), golden['expected'])
+    """R6, T2-T8, T10, T11, G2-G8, G10-G12, G14, G16, G17, G19."""
+    check_all(run(golden), golden)
 
   @parameterized.named_parameters(*golden_io.named('gae_random'))
   def test_random(self, golden):
     """Sections 3.1 to 3.6 together."""
-    check(run(golden), golden['expected'])
+    check_all(run(golden), golden)
 
   @parameterized.named_parameters(*golden_io.named('gae_invariance'))
   def test_G21_G24_G25_invariance(self, golden):
@@ -153,21 +240,31 @@ class GoldenTest(parameterized.TestCase):
 
   @parameterized.named_parameters(*golden_io.named('gae_cut_variants'))
   def test_G20_cut_variants(self, golden):
-    (rollout,) = golden['rollouts']
-    for cut, expected in golden['expected'].items():
-      if cut == 'return':
-        continue
-      outcome = run(golden, cut=cut)
-      advantage = outcome.actions(outcome.estimates.advantage_BT)
-      golden_io.assert_close(
-          advantage[rollout['rollout_id']], expected, name=cut
-      )
-      target = golden['expected']['return'].get(cut)
-      if target is not None:
-        returned = outcome.actions(outcome.estimates.return_BT)
-        golden_io.assert_close(
-            returned[rollout['rollout_id']], target, name=cut
-        )
+    check_cut_variants(golden)
+
+
+class ShardedGoldenTest(parameterized.TestCase):
+  """The same on a mesh of eight devices, rows divided over all of them."""
+
+  @parameterized.named_parameters(*golden_io.named('gae_hand'))
+  def test_hand(self, golden):
+    check_all(run(golden, mesh=mesh(8)), golden)
+
+  @parameterized.named_parameters(*golden_io.named('gae_random'))
+  def test_G23_random(self, golden):
+    check_all(run(golden, mesh=mesh(8)), golden)
+
+  @parameterized.named_parameters(*golden_io.named('gae_invariance'))
+  def test_G21_G24_G25_invariance(self, golden):
+    base = golden['base']
+    check(run(base, mesh=mesh(8)), base['expected'])
+    for variant in golden['variants']:
+      outcome = run(base, variant['rollouts'], mesh=mesh(8))
+      check(outcome, variant['expected'])
+
+  @parameterized.named_parameters(*golden_io.named('gae_cut_variants'))
+  def test_G20_cut_variants(self, golden):
+    check_cut_variants(golden, mesh=mesh(8))
 
 
 if __name__ == '__main__':

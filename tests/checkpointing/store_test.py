@@ -1,0 +1,119 @@
+"""O7, K28, K29: what a checkpoint holds, and which one is taken."""
+
+import os
+import pathlib
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl.testing import absltest
+from jax.sharding import NamedSharding, PartitionSpec
+
+from rl_tpu.checkpointing import store
+from rl_tpu.config import schema
+from rl_tpu.sharding import mesh as mesh_lib
+
+HOST = {key: 0 for key in store.HOST_KEYS}
+
+
+def state(scale: float = 1.0):
+  return {
+      'w': jnp.arange(32, dtype=jnp.float32).reshape(8, 4) * scale,
+      'count': jnp.int32(3),
+  }
+
+
+class StoreTest(absltest.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.folder = self.create_tempdir().full_path
+
+  def _open(self, keep: int = 2) -> store.CheckpointStore:
+    made = store.CheckpointStore(
+        self.folder, schema.CheckpointConfig(keep=keep)
+    )
+    self.addCleanup(made.close)
+    return made
+
+  def test_round_trip_is_bit_equal(self):
+    made = self._open()
+    made.save(4, state(), HOST | {'cursor': {'next_index': 7}})
+    made.close()
+    again = self._open()
+    self.assertEqual(again.step(), 4)
+    got, host = again.restore(4, jax.tree.map(jnp.zeros_like, state()))
+    np.testing.assert_array_equal(got['w'], state()['w'])
+    self.assertEqual(int(got['count']), 3)
+    self.assertEqual(host['cursor'], {'next_index': 7})
+
+  def test_O7_a_host_state_without_a_part_is_not_saved(self):
+    with self.assertRaisesRegex(ValueError, 'ledger'):
+      self._open().save(1, state(), {k: 0 for k in HOST if k != 'ledger'})
+
+  def test_best_is_kept_beside_the_latest(self):
+    made = self._open(keep=1)
+    for step, success in ((1, 0.2), (2, 0.9), (3, 0.5), (4, None)):
+      made.save(step, state(step), HOST, success=success)
+    made.close()
+    again = self._open(keep=1)
+    self.assertEqual(again.step('latest'), 4)
+    self.assertEqual(again.step('best'), 2)
+    got, _ = again.restore(2, state())
+    np.testing.assert_array_equal(got['w'], state(2)['w'])
+
+  def test_best_without_an_evaluation_is_the_latest(self):
+    made = self._open()
+    made.save(1, state(), HOST)
+    made.close()
+    self.assertEqual(self._open().step('best'), 1)
+
+  def test_K28_an_unfinished_step_is_ignored_and_can_be_saved_again(self):
+    made = self._open(keep=5)
+    made.save(1800, state(1), HOST)
+    made.save(1820, state(2), HOST)
+    made.close()
+    whole = pathlib.Path(self.folder)
+    for damage in ('no metadata', 'no arrays', 'empty'):
+      folder = whole / '1820'
+      if damage == 'no metadata':
+        os.unlink(folder / '_CHECKPOINT_METADATA')
+      elif damage == 'no arrays':
+        shutil.rmtree(folder / 'state')
+      else:
+        shutil.rmtree(folder)
+        folder.mkdir()
+      again = self._open(keep=5)
+      self.assertEqual(again.step(), 1800, damage)
+      self.assertEqual(again.ignored_steps(), [1820], damage)
+      again.close()
+    again = self._open(keep=5)
+    again.save(1820, state(3), HOST)
+    again.close()
+    again = self._open(keep=5)
+    self.assertEqual(again.step(), 1820)
+    got, _ = again.restore(1820, state())
+    np.testing.assert_array_equal(got['w'], state(3)['w'])
+
+  def test_K29_restores_onto_another_number_of_devices(self):
+    def placed(devices: int):
+      mesh = mesh_lib.make_mesh(
+          schema.MeshConfig(data=1, fsdp=-1), jax.devices()[:devices]
+      )
+      rows = NamedSharding(mesh, PartitionSpec('fsdp'))
+      whole = NamedSharding(mesh, PartitionSpec())
+      return jax.device_put(state(), {'w': rows, 'count': whole})
+
+    made = self._open()
+    made.save(1, placed(8), HOST)
+    made.close()
+    for devices in (1, 2, 4):
+      like = jax.tree.map(jnp.zeros_like, placed(devices))
+      got, _ = self._open().restore(1, like)
+      np.testing.assert_array_equal(got['w'], state()['w'])
+      self.assertLen(got['w'].sharding.device_set, devices)
+
+
+if __name__ == '__main__':
+  absltest.main()
