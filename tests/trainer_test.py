@@ -4,10 +4,11 @@ import dataclasses
 import json
 import os
 import pathlib
+import shutil
 import subprocess
 import sys
+import tempfile
 
-import jax
 import numpy as np
 from absl.testing import absltest
 
@@ -39,7 +40,8 @@ class TrainerTest(absltest.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    cls.folder = pathlib.Path(absltest.get_default_test_tmpdir()) / 'trainer'
+    cls.folder = pathlib.Path(tempfile.mkdtemp())
+    cls.addClassCleanup(shutil.rmtree, cls.folder)
     cls.model = tiny.model_folder(cls.folder)
     # Every update is saved, so that a run can be taken up in its middle.
     cls.config = tiny.experiment(cls.model, steps=4)
@@ -164,7 +166,8 @@ trainer.train(config, sys.argv[2])
 class DevicesTest(absltest.TestCase):
 
   def test_runs_on_1_2_and_8_devices_agree_token_for_token(self):
-    folder = pathlib.Path(absltest.get_default_test_tmpdir()) / 'devices'
+    folder = pathlib.Path(tempfile.mkdtemp())
+    self.addCleanup(shutil.rmtree, folder)
     model = tiny.model_folder(folder)
     found = {}
     for devices in (1, 2, 8):

@@ -88,6 +88,7 @@ class CheckpointStore:
     missing = [key for key in HOST_KEYS if key not in host]
     if missing:
       raise ValueError(f'checkpoint: the host state lacks {missing}.')
+    self._manager.wait_until_finished()
     if step in self._manager.all_steps():
       if self._is_whole(step):
         return

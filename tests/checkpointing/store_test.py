@@ -63,6 +63,14 @@ class StoreTest(absltest.TestCase):
     got, _ = again.restore(2, state())
     np.testing.assert_array_equal(got['w'], state(2)['w'])
 
+  def test_saving_a_step_twice_in_a_row_keeps_the_first(self):
+    made = self._open()
+    made.save(4, state(1), HOST)
+    made.save(4, state(2), HOST)
+    made.close()
+    got, _ = self._open().restore(4, state())
+    np.testing.assert_array_equal(got['w'], state(1)['w'])
+
   def test_best_without_an_evaluation_is_the_latest(self):
     made = self._open()
     made.save(1, state(), HOST)

@@ -6,6 +6,7 @@ import json
 import os
 import pathlib
 import shutil
+import tempfile
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -35,9 +36,9 @@ class RefusalsTest(parameterized.TestCase):
   @classmethod
   def setUpClass(cls):
     super().setUpClass()
-    cls.source = tiny.model_folder(
-        pathlib.Path(absltest.get_default_test_tmpdir()) / 'refusals'
-    )
+    folder = tempfile.mkdtemp()
+    cls.addClassCleanup(shutil.rmtree, folder)
+    cls.source = tiny.model_folder(folder)
 
   def setUp(self):
     super().setUp()

@@ -11,6 +11,7 @@ from rl_tpu.sharding import rules
 from tests.models import cases
 
 
+_arrange = jax.jit(decode.arrange, static_argnums=1)
 _prefill = jax.jit(decode.prefill, static_argnums=1)
 _step = jax.jit(decode.step, static_argnums=1)
 
@@ -50,13 +51,13 @@ class DecodeTest(parameterized.TestCase):
     params = cases.flat_params(model, [0.0] * 8)
     got = decode.forced_logprobs(params, model, [1, 2, 5, 0])
     np.testing.assert_allclose(got, -1.7917594692, rtol=1e-6)
-    weights = decode.arrange(params, model)
+    weights = _arrange(params, model)
     logits_VS = decode.logits(weights, model, jnp.ones((32, 2)))
     np.testing.assert_array_equal(logits_VS[6:], -np.inf)
 
   def test_K23_padding_behind_a_prompt_is_not_seen(self):
     model = cases.config(qk_norm=True)
-    weights = decode.arrange(cases.params(model), model)
+    weights = _arrange(cases.params(model), model)
     prompt = jnp.array([[7, 8, 9]])
     caches = [
         _prefill(weights, model, token, jnp.array([3]))
@@ -82,7 +83,7 @@ class DecodeTest(parameterized.TestCase):
 
   def test_slots_do_not_see_each_other(self):
     model = cases.config()
-    weights = decode.arrange(cases.params(model), model)
+    weights = _arrange(cases.params(model), model)
     token_ST = jnp.array([[1, 2, 3, 4], [5, 6, 0, 0]])
     length_S = jnp.array([4, 2])
     both = _prefill(weights, model, token_ST, length_S)
@@ -103,7 +104,7 @@ class DecodeTest(parameterized.TestCase):
 
   def test_first_step_leaves_the_prefilled_cache(self):
     model = cases.config(qkv_bias=True)
-    weights = decode.arrange(cases.params(model), model)
+    weights = _arrange(cases.params(model), model)
     before = _prefill(
         weights, model, jnp.array([[3, 1, 4]]), jnp.array([3])
     )
@@ -117,7 +118,7 @@ class DecodeTest(parameterized.TestCase):
   @parameterized.parameters(*cases.VARIANTS)
   def test_every_weight_has_named_dimensions(self, variant):
     model = cases.config(**cases.VARIANTS[variant])
-    weights = decode.arrange(cases.params(model), model)
+    weights = _arrange(cases.params(model), model)
     is_names = lambda x: isinstance(x, tuple) and isinstance(x[0], str)
     names = jax.tree.leaves(decode.weight_axes(model), is_leaf=is_names)
     leaves = jax.tree.leaves(weights)

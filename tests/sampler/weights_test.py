@@ -13,6 +13,9 @@ from tests.models import cases
 from tests.sampler import worlds
 
 
+_arrange = jax.jit(decode.arrange, static_argnums=1)
+
+
 def _store(on=(1, 1, 1)) -> weights_lib.PolicyStore:
   return weights_lib.PolicyStore(
       decoder_config=worlds.MODEL,
@@ -30,7 +33,7 @@ class PolicyStoreTest(absltest.TestCase):
 
   def test_is_a_copy_that_outlives_donation(self):
     params = cases.params(worlds.MODEL, 3)
-    want = jax.tree.map(np.array, decode.arrange(params, worlds.MODEL))
+    want = jax.tree.map(np.array, _arrange(params, worlds.MODEL))
     store = _store()
     store.publish(1, params)
     step = jax.jit(lambda p: jax.tree.map(lambda x: x * 0, p), donate_argnums=0)
@@ -67,7 +70,7 @@ class PolicyStoreTest(absltest.TestCase):
     self.assertIs(store.weights, before)
 
   def test_reshards_to_fewer_and_to_more_devices(self):
-    want = decode.arrange(worlds.PARAMS(), worlds.MODEL)
+    want = _arrange(worlds.PARAMS(), worlds.MODEL)
     for source, target in (((8, 1, 1), (1, 1, 1)), ((1, 1, 1), (2, 2, 2))):
       params = jax.device_put(
           worlds.PARAMS(), rules.replicated(worlds.mesh(*source))
