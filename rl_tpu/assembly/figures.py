@@ -16,7 +16,6 @@ from rl_tpu.learner import update as update_lib
 from rl_tpu.metrics import diagnostics
 from rl_tpu.metrics import summary
 from rl_tpu.metrics import transcripts as transcripts_lib
-from rl_tpu.records import jsonl
 from rl_tpu.records import records
 from rl_tpu.rollout import batching
 from rl_tpu.text import tokenizer as tokenizer_lib
@@ -273,6 +272,7 @@ def histograms(
 def transcripts(
     writer: Any,
     step: int,
+    estimates: Mapping[str, Mapping[str, Any]],
     rollouts: Sequence[records.Rollout],
     tokenizer: tokenizer_lib.Tokenizer,
 ) -> None:
@@ -283,40 +283,38 @@ def transcripts(
   best = max(scored, key=lambda r: r.terminal_reward)
   worst = min(scored, key=lambda r: r.terminal_reward)
   for name, rollout in (('best', best), ('worst', worst)):
-    writer.text(step, f'sample/{name}', transcripts_lib.markdown(rollout, tokenizer.decode))
+    text = transcripts_lib.markdown(
+        rollout, tokenizer.decode, estimates.get(rollout.rollout_id)
+    )
+    writer.text(step, f'sample/{name}', text)
 
 
-def write_estimates(
-    path: str,
+def estimate_lines(
     batch: batching.Batch,
     scored: update_lib.Scored,
     advantage_BT: np.ndarray,
-) -> None:
-  """Advantage, value and mask of every position, beside the rollouts."""
-  joins = batch.segments.joins
+) -> dict[str, dict[str, Any]]:
+  """Advantage, value, target and mask of every position, by rollout id."""
   arrays = (
       advantage_BT,
       scored.value_BT,
       scored.estimates.return_BT,
-      np.asarray(joins.policy_mask_BT),
+      np.asarray(batch.segments.joins.policy_mask_BT),
   )
   columns = {
       name: batch.unpack(array) for name, array in zip(_KEPT_ESTIMATES, arrays)
   }
   rounded = lambda values: np.round(np.asarray(values, float), 5).tolist()
-  jsonl.write_lines(
-      path,
-      (
-          {
-              'rollout_id': rollout.rollout_id,
-              'segments': [
-                  {name: rounded(columns[name][r][k]) for name in columns}
-                  for k in range(len(rollout.segments))
-              ],
-          }
-          for r, rollout in enumerate(batch.rollouts)
-      ),
-  )
+  return {
+      rollout.rollout_id: {
+          'rollout_id': rollout.rollout_id,
+          'segments': [
+              {name: rounded(columns[name][r][k]) for name in columns}
+              for k in range(len(rollout.segments))
+          ],
+      }
+      for r, rollout in enumerate(batch.rollouts)
+  }
 
 
 def warn(step: int, report: update_lib.Report, batch: batching.Batch) -> None:

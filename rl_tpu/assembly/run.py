@@ -236,8 +236,9 @@ class TrainingRun:
     with self.clock.phase('record'):
       step = self.update_index
       jsonl.write(jsonl.rollouts_path(self.workdir, step), rollouts)
-      figures.write_estimates(
-          jsonl.estimates_path(self.workdir, step), batch, scored, advantage_BT
+      estimates = figures.estimate_lines(batch, scored, advantage_BT)
+      jsonl.write_lines(
+          jsonl.estimates_path(self.workdir, step), estimates.values()
       )
       values = figures.training(
           admitted.judged, admitted.discarded, batch, scored, advantage_BT,
@@ -262,7 +263,9 @@ class TrainingRun:
       if step % self.config.log.histograms_every == 0:
         figures.histograms(self.writer, step, batch, scored, advantage_BT)
       if step % self.config.log.transcripts_every == 0:
-        figures.transcripts(self.writer, step, rollouts, self.world.tokenizer)
+        figures.transcripts(
+            self.writer, step, estimates, rollouts, self.world.tokenizer
+        )
       figures.warn(step, report, batch)
       self.progress.on_update(step, self.config.steps, values)
 
@@ -413,11 +416,11 @@ def open_run(
   used = parts.check_workdir(workdir, config)
   compiles = compile_count.CompileCounter()
   policy = parts.build_policy(config)
-  learner = parts.build_learner(config, policy.decoder, policy.mesh)
-  sampler = parts.build_sampler(config, policy)
-  world = parts.build_world(config, policy.tokenizer, policy.template)
   with contextlib.ExitStack() as stack:
+    world = parts.build_world(config, policy.tokenizer, policy.template)
     stack.callback(world.close)
+    learner = parts.build_learner(config, policy.decoder, policy.mesh)
+    sampler = parts.build_sampler(config, policy)
     stack.enter_context(compiles)
     run = _build(config, workdir, used, policy, learner, sampler, world, compiles)
     stack.callback(run.checkpoints.close)

@@ -22,7 +22,7 @@ def estimate(log_ratio_BT: jax.Array, *, estimator: str) -> jax.Array:
   if estimator == 'k2':
     return 0.5 * jnp.square(log_ratio_BT)
   if estimator == 'k3':
-    return ratio.bounded_exp(-log_ratio_BT) - 1.0 + log_ratio_BT
+    return ratio.bounded_expm1(-log_ratio_BT) + log_ratio_BT
   raise ValueError(
       f'kl.estimator must be one of {", ".join(ESTIMATORS)}, got'
       f' {estimator!r}.'

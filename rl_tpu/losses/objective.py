@@ -124,7 +124,7 @@ def _actor_stats(logp_BT, entropy_BT, minibatch, terms, mask_BT) -> Stats:
   )
   # KL(base || theta) is estimated on tokens of the base policy: k1 and k3 of
   # log base - log theta (O1).
-  k3_BT = ratio.bounded_exp(x_BT) - 1.0 - x_BT
+  k3_BT = ratio.bounded_expm1(x_BT) - x_BT
   token = lambda value_BT: sums.masked_sum(value_BT, mask_BT)
   return {
       'clip_high': token(terms.clip_high_BT),

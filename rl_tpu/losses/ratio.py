@@ -24,9 +24,18 @@ def masked_difference(
 
 def bounded_exp(log_ratio_BT: jax.Array) -> jax.Array:
   """exp of the log ratio clipped to [-20, 20]; gradient 0 beyond."""
+  return _bounded(jnp.exp, log_ratio_BT)
+
+
+def bounded_expm1(log_ratio_BT: jax.Array) -> jax.Array:
+  """exp - 1 of the same, exact near 0, where exp - 1 would cancel."""
+  return _bounded(jnp.expm1, log_ratio_BT)
+
+
+def _bounded(function, log_ratio_BT: jax.Array) -> jax.Array:
   inside_BT = jnp.abs(log_ratio_BT) <= LIMIT
-  moving_BT = jnp.exp(jnp.where(inside_BT, log_ratio_BT, 0.0))
-  fixed_BT = jnp.exp(
+  moving_BT = function(jnp.where(inside_BT, log_ratio_BT, 0.0))
+  fixed_BT = function(
       jnp.clip(jax.lax.stop_gradient(log_ratio_BT), -LIMIT, LIMIT)
   )
   return jnp.where(inside_BT, moving_BT, fixed_BT)

@@ -1,9 +1,8 @@
 """Decoding with a key-value cache: prefill, single steps, logits.
 
-The same layers as `decoder`, on weights laid out for decoding. A decode step
-multiplies every matrix with a few columns only, so its speed is that of
-reading weights: they are kept as [out, in], fused where inputs are shared,
-one array per layer, and activations are columns, [D, N] for N tokens.
+The same layers as `decoder`, on the weights of `arranged`. Activations are
+columns, [D, N] for N tokens: the matrix products of few columns are fastest
+so.
 """
 
 import math
@@ -14,52 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from rl_tpu.models import actor
+from rl_tpu.models import arranged
 from rl_tpu.models import attention
 from rl_tpu.models import config as config_lib
 from rl_tpu.models import decoder
 from rl_tpu.models import rotary
-
-
-class LayerWeights(NamedTuple):
-  """One layer. Query heads are grouped by the key head that they read.
-
-  Attributes:
-    attention_norm: [D].
-    qkv: [groups, queries + 2, K, D]: the group's queries, key and value.
-    qkv_bias: [groups, queries + 2, K] or None.
-    query_norm: [K] or None.
-    key_norm: [K] or None.
-    out: [D, H, K].
-    mlp_norm: [D].
-    gate_up: [2, F, D].
-    down: [D, F].
-  """
-
-  attention_norm: jax.Array
-  qkv: jax.Array
-  qkv_bias: jax.Array | None
-  query_norm: jax.Array | None
-  key_norm: jax.Array | None
-  out: jax.Array
-  mlp_norm: jax.Array
-  gate_up: jax.Array
-  down: jax.Array
-
-
-class Weights(NamedTuple):
-  """A decoder's parameters laid out for decoding.
-
-  Attributes:
-    embed: [V, D].
-    layers: one entry per layer.
-    final_norm: [D].
-    head: [V, D], or None where it is the embedding.
-  """
-
-  embed: jax.Array
-  layers: tuple[LayerWeights, ...]
-  final_norm: jax.Array
-  head: jax.Array | None
 
 
 class Cache(NamedTuple):
@@ -70,80 +28,6 @@ class Cache(NamedTuple):
 
   key: tuple[jax.Array, ...]
   value: tuple[jax.Array, ...]
-
-
-def arrange(
-    params: decoder.Params,
-    config: config_lib.DecoderConfig,
-    *,
-    dtype: str = 'float32',
-) -> Weights:
-  """Lays parameters out for decoding; norms stay float32."""
-  cast = lambda x: x.astype(dtype)
-  layers = tuple(
-      _arrange_layer(
-          jax.tree.map(lambda p: p[index], params['layers']), config, cast
-      )
-      for index in range(config.num_layers)
-  )
-  tied = config.tie_embeddings
-  return Weights(
-      embed=cast(params['embed']['embedding']),
-      layers=layers,
-      final_norm=params['final_norm']['scale'],
-      head=None if tied else cast(params['lm_head']['kernel'].T),
-  )
-
-
-def _arrange_layer(layer, config, cast) -> LayerWeights:
-  groups, size = config.num_kv_heads, config.head_width
-
-  def fuse(name: str) -> jax.Array:
-    """Puts the heads' axis first, grouped, and [K, ...] behind it."""
-    parts = []
-    for kind in ('query', 'key', 'value'):
-      part = layer[kind][name]
-      part = jnp.moveaxis(part, 0, -1) if part.ndim == 3 else part
-      parts.append(part.reshape(groups, -1, *part.shape[1:]))
-    return cast(jnp.concatenate(parts, axis=1))
-
-  norm = lambda name: layer[name]['scale'] if config.qk_norm else None
-  out = layer['out']['kernel'].reshape(config.num_heads, size, config.width)
-  return LayerWeights(
-      attention_norm=layer['attention_norm']['scale'],
-      qkv=fuse('kernel'),
-      qkv_bias=fuse('bias') if config.qkv_bias else None,
-      query_norm=norm('query_norm'),
-      key_norm=norm('key_norm'),
-      out=cast(jnp.moveaxis(out, -1, 0)),
-      mlp_norm=layer['mlp_norm']['scale'],
-      gate_up=cast(
-          jnp.stack([layer['gate']['kernel'].T, layer['up']['kernel'].T])
-      ),
-      down=cast(layer['down']['kernel'].T),
-  )
-
-
-def weight_axes(config: config_lib.DecoderConfig) -> Weights:
-  """Logical names of every dimension, for `sharding.rules`."""
-  biased, normed = config.qkv_bias, config.qk_norm
-  layer = LayerWeights(
-      attention_norm=('width',),
-      qkv=('kv_heads', 'layer', 'head_width', 'width'),
-      qkv_bias=('kv_heads', 'layer', 'head_width') if biased else None,
-      query_norm=('head_width',) if normed else None,
-      key_norm=('head_width',) if normed else None,
-      out=('width', 'heads', 'head_width'),
-      mlp_norm=('width',),
-      gate_up=('layer', 'mlp', 'width'),
-      down=('width', 'mlp'),
-  )
-  return Weights(
-      embed=('vocab', 'width'),
-      layers=(layer,) * config.num_layers,
-      final_norm=('width',),
-      head=None if config.tie_embeddings else ('vocab', 'width'),
-  )
 
 
 def init_cache(
@@ -162,7 +46,7 @@ def init_cache(
 
 
 def prefill(
-    weights: Weights,
+    weights: arranged.Weights,
     config: config_lib.DecoderConfig,
     token_ST: jax.Array,
     length_S: jax.Array,
@@ -185,21 +69,44 @@ def prefill(
   segment_ST = jnp.where(position_ST < length_S[:, None], 0, -1)
   rotation = _rotation(position_ST.reshape(-1), config)
   rows = lambda x: x.reshape(-1, config.head_width, S, T).transpose(2, 3, 0, 1)
-  x_DN = weights.embed[token_ST.reshape(-1)].T
+  x = weights.embed[token_ST.reshape(-1)].T
   keys, values = [], []
   for index, layer in enumerate(weights.layers):
-    query, key, value = map(rows, _project(layer, config, x_DN, rotation))
+    query, key, value = map(rows, _project(layer, config, x, rotation))
     keys.append(jnp.swapaxes(key, 1, 2))
     values.append(jnp.swapaxes(value, 1, 2))
     if index + 1 < config.num_layers:
       attended_STHK = attention.packed(query, key, value, segment_ST)
       columns = attended_STHK.reshape(S * T, -1).T
-      x_DN = _merge(layer, config, x_DN, columns)
+      x = _merge(layer, config, x, columns)
   return Cache(key=tuple(keys), value=tuple(values))
 
 
+def extend(
+    weights: arranged.Weights,
+    config: config_lib.DecoderConfig,
+    token_ST: jax.Array,
+    start_S: jax.Array,
+    cache: Cache,
+) -> Cache:
+  """Reads what follows a sequence that is in the cache already.
+
+  Args:
+    weights: the arranged parameters.
+    config: the decoder's settings.
+    token_ST: what follows, padded on the right with any valid id.
+    start_S: position of its first token; start_S + T must be within the
+      cache.
+    cache: the sequences' keys and values up to there.
+
+  Returns:
+    The cache; padding is overwritten before it is read, as in `prefill`.
+  """
+  return _feed(weights, config, token_ST, start_S, cache)[1]
+
+
 def step(
-    weights: Weights,
+    weights: arranged.Weights,
     config: config_lib.DecoderConfig,
     token_S: jax.Array,
     position_S: jax.Array,
@@ -217,24 +124,37 @@ def step(
   Returns:
     The normed hidden state after the token, [D, S], and the cache.
   """
-  S = token_S.shape[0]
-  rotation = _rotation(position_S, config)
-  visible_ST = jnp.arange(cache.key[0].shape[2]) <= position_S[:, None]
-  rows = lambda x: x.reshape(-1, config.head_width, S).transpose(2, 0, 1)
-  x_DS = weights.embed[token_S].T
+  x_DS, cache = _feed(weights, config, token_S[:, None], position_S, cache)
+  return _norm(x_DS, weights.final_norm, config), cache
+
+
+def _feed(
+    weights: arranged.Weights,
+    config: config_lib.DecoderConfig,
+    token_ST: jax.Array,
+    start_S: jax.Array,
+    cache: Cache,
+) -> tuple[jax.Array, Cache]:
+  """Runs T tokens a slot; the residual stream [D, S * T] and the cache."""
+  S, T = token_ST.shape
+  position_ST = start_S[:, None] + jnp.arange(T)
+  rotation = _rotation(position_ST.reshape(-1), config)
+  visible = jnp.arange(cache.key[0].shape[2]) <= position_ST[..., None]
+  heads = lambda x: x.reshape(-1, config.head_width, S, T).transpose(2, 0, 3, 1)
+  x = weights.embed[token_ST.reshape(-1)].T
   keys, values = [], []
   for index, layer in enumerate(weights.layers):
-    query, key, value = map(rows, _project(layer, config, x_DS, rotation))
-    keys.append(_write(cache.key[index], key, position_S))
-    values.append(_write(cache.value[index], value, position_S))
-    attended_SHK = _attend(query, keys[-1], values[-1], visible_ST)
-    x_DS = _merge(layer, config, x_DS, attended_SHK.reshape(S, -1).T)
-  hidden_DS = _norm(x_DS, weights.final_norm, config)
-  return hidden_DS, Cache(key=tuple(keys), value=tuple(values))
+    query, key, value = map(heads, _project(layer, config, x, rotation))
+    keys.append(_write(cache.key[index], key, start_S))
+    values.append(_write(cache.value[index], value, start_S))
+    attended = _attend(query, keys[-1], values[-1], visible)
+    columns = attended.transpose(1, 3, 0, 2).reshape(-1, S * T)
+    x = _merge(layer, config, x, columns)
+  return x, Cache(key=tuple(keys), value=tuple(values))
 
 
 def logits(
-    weights: Weights,
+    weights: arranged.Weights,
     config: config_lib.DecoderConfig,
     hidden_DS: jax.Array,
 ) -> jax.Array:
@@ -271,10 +191,10 @@ def _norm(x: jax.Array, scale: jax.Array, config) -> jax.Array:
   return scaled.astype(x.dtype)
 
 
-def _project(layer: LayerWeights, config, x_DN, rotation):
+def _project(layer: arranged.LayerWeights, config, x, rotation):
   """Queries [groups, queries, K, N], and key and value with one head each."""
-  x_DN = _norm(x_DN, layer.attention_norm, config)
-  qkv = jnp.einsum('grkd,dn->grkn', layer.qkv, x_DN)
+  x = _norm(x, layer.attention_norm, config)
+  qkv = jnp.einsum('grkd,dn->grkn', layer.qkv, x)
   if layer.qkv_bias is not None:
     qkv = qkv + layer.qkv_bias[..., None]
   query, key, value = qkv[:, :-2], qkv[:, -2:-1], qkv[:, -1:]
@@ -284,47 +204,49 @@ def _project(layer: LayerWeights, config, x_DN, rotation):
   return _rotate(query, rotation), _rotate(key, rotation), value
 
 
-def _merge(layer: LayerWeights, config, x_DN, attended) -> jax.Array:
+def _merge(layer: arranged.LayerWeights, config, x, attended) -> jax.Array:
   """Adds the attention output, columns of H times K, and the MLP."""
   out = layer.out.reshape(config.width, -1)
-  x_DN = x_DN + out @ attended
-  inner = _norm(x_DN, layer.mlp_norm, config)
+  x = x + out @ attended
+  inner = _norm(x, layer.mlp_norm, config)
   gate_FN, up_FN = jnp.einsum('cfd,dn->cfn', layer.gate_up, inner)
   active_FN = decoder.activation(gate_FN, config.activation) * up_FN
-  return x_DN + layer.down @ active_FN
+  return x + layer.down @ active_FN
 
 
 def _write(
-    cache_SHTK: jax.Array, new_SHK: jax.Array, position_S: jax.Array
+    cache: jax.Array, new_SHTK: jax.Array, start_S: jax.Array
 ) -> jax.Array:
-  """Writes one position a slot.
+  """Writes T positions a slot.
 
   A scatter over slots and positions would gather the slots on every device.
   """
-  put = lambda row, new, position: jax.lax.dynamic_update_slice(
-      row, new[:, None], (0, position, 0)
+  put = lambda row, new, start: jax.lax.dynamic_update_slice(
+      row, new, (0, start, 0)
   )
-  return jax.vmap(put)(cache_SHTK, new_SHK, position_S)
+  return jax.vmap(put)(cache, new_SHTK, start_S)
 
 
 def _attend(
-    query_SHK: jax.Array,
-    key_SHTK: jax.Array,
-    value_SHTK: jax.Array,
-    visible_ST: jax.Array,
+    query_SHTK: jax.Array,
+    keys: jax.Array,
+    values: jax.Array,
+    visible: jax.Array,
 ) -> jax.Array:
-  """Attention of one query a slot."""
-  S, H, K = query_SHK.shape
-  groups = key_SHTK.shape[1]
-  query = query_SHK.reshape(S, groups, H // groups, K)
+  """Attention of T queries a slot to what `visible` shows it of the cache."""
+  S, H, T, K = query_SHTK.shape
+  groups = keys.shape[1]
+  query = query_SHTK.reshape(S, groups, H // groups * T, K)
   query = query * jnp.asarray(1.0 / math.sqrt(K), query.dtype)
   score = jnp.einsum(
-      'sgrk,sgtk->sgrt', query, key_SHTK, preferred_element_type=jnp.float32
+      'sgqk,sgck->sgqc', query, keys, preferred_element_type=jnp.float32
   )
-  score = jnp.where(visible_ST[:, None, None], score, attention.MASKED)
-  weight = jax.nn.softmax(score, axis=-1).astype(value_SHTK.dtype)
-  out = jnp.einsum('sgrt,sgtk->sgrk', weight, value_SHTK)
-  return out.reshape(S, H, K)
+  score = score.reshape(S, H, T, -1)
+  score = jnp.where(visible[:, None], score, attention.MASKED)
+  weight = jax.nn.softmax(score, axis=-1).astype(values.dtype)
+  weight = weight.reshape(S, groups, H // groups * T, -1)
+  out = jnp.einsum('sgqc,sgck->sgqk', weight, values)
+  return out.reshape(S, H, T, K)
 
 
 def forced_logprobs(
@@ -376,7 +298,7 @@ def _forced_scores(
     params, token_ST, start_S, temperature, *, config, chunk, dtype
 ) -> jax.Array:
   """Row s scores the `chunk` ids after position start_S[s]: [S, chunk]."""
-  weights = arrange(params, config, dtype=dtype)
+  weights = arranged.arrange(params, config, dtype=dtype)
   cache = prefill(weights, config, token_ST, start_S + 1)
   take = lambda position_S: jnp.take_along_axis(
       token_ST, position_S[:, None], axis=1

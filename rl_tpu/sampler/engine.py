@@ -13,6 +13,7 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 import numpy as np
 
+from rl_tpu.models import arranged
 from rl_tpu.models import config as config_lib
 from rl_tpu.models import decode
 from rl_tpu.sampler import contract
@@ -162,7 +163,7 @@ class PolicyEngine(contract.Engine):
 
   def refill(
       self,
-      params: decode.Weights,
+      params: arranged.Weights,
       decode_state: DecodeState,
       inserts: Sequence[tuple[int, np.ndarray, bytes]],
   ) -> tuple[DecodeState, refill.Table]:
@@ -205,7 +206,7 @@ class PolicyEngine(contract.Engine):
 
   # Below: the Engine API, 0.2.2, and the four names that 0.3 adds.
 
-  def load_params(self, params: Any) -> decode.Weights:
+  def load_params(self, params: Any) -> arranged.Weights:
     """The trainer's parameters laid out for this engine, as a copy."""
     store = weights_lib.PolicyStore(
         decoder_config=self.decoder_config,
@@ -222,7 +223,7 @@ class PolicyEngine(contract.Engine):
   def prefill(
       self,
       *,
-      params: decode.Weights,
+      params: arranged.Weights,
       existing_prefix: steps.Prefix | None = None,
       padded_tokens: jax.Array,
       true_length: int,
@@ -234,7 +235,7 @@ class PolicyEngine(contract.Engine):
     return self.prefill_rows(params, token_ST, np.array([true_length]))
 
   def prefill_rows(
-      self, params: decode.Weights, token_ST: np.ndarray, length_S: np.ndarray
+      self, params: arranged.Weights, token_ST: np.ndarray, length_S: np.ndarray
   ) -> steps.Prefix:
     """Reads several prompts padded to one length."""
     longest = min(token_ST.shape[1], self.max_prefill_length)
@@ -301,7 +302,7 @@ class PolicyEngine(contract.Engine):
     )
 
   def generate(
-      self, params: decode.Weights, decode_state: DecodeState
+      self, params: arranged.Weights, decode_state: DecodeState
   ) -> tuple[DecodeState, contract.ResultTokens]:
     """K tokens for every live slot; the state is donated."""
     decode_state, data = self._generate(params, decode_state)

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rl_tpu.models import arranged
 from rl_tpu.models import config as config_lib
 from rl_tpu.models import decode
 from rl_tpu.sampler import state as state_lib
@@ -82,7 +83,7 @@ def table(
 
 
 def run(
-    weights: decode.Weights,
+    weights: arranged.Weights,
     state: state_lib.DecodeState,
     table_PC: jax.Array,
     *,

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from rl_tpu.models import arranged
 from rl_tpu.models import config as config_lib
 from rl_tpu.models import decode
 from rl_tpu.sampler import contract
@@ -38,7 +39,7 @@ def init_state(
 
 
 def prefill(
-    weights: decode.Weights,
+    weights: arranged.Weights,
     token_ST: jax.Array,
     length_S: jax.Array,
     *,
@@ -92,7 +93,7 @@ def resize(state: DecodeState, *, capacity: int) -> DecodeState:
 
 
 def generate(
-    weights: decode.Weights,
+    weights: arranged.Weights,
     state: DecodeState,
     *,
     config: config_lib.DecoderConfig,

@@ -6,15 +6,15 @@ from typing import Any
 import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
+from rl_tpu.models import arranged
 from rl_tpu.models import config as config_lib
-from rl_tpu.models import decode
 from rl_tpu.models import decoder
 from rl_tpu.sharding import rules
 
 
 def shardings(
     config: config_lib.DecoderConfig, mesh: jax.sharding.Mesh
-) -> decode.Weights:
+) -> arranged.Weights:
   """Where each weight lies for decoding.
 
   Split over `tensor` only: a decode step reads every weight, and one that is
@@ -32,7 +32,7 @@ def shardings(
   is_names = lambda x: isinstance(x, tuple) and isinstance(x[0], str)
   return jax.tree.map(
       place_one,
-      decode.weight_axes(config),
+      arranged.logical_axes(config),
       weight_shapes(config, 'float32'),
       is_leaf=is_names,
   )
@@ -40,9 +40,9 @@ def shardings(
 
 def weight_shapes(
     config: config_lib.DecoderConfig, dtype: str
-) -> decode.Weights:
+) -> arranged.Weights:
   """Shape and dtype of every weight, nothing allocated."""
-  arrange = functools.partial(decode.arrange, config=config, dtype=dtype)
+  arrange = functools.partial(arranged.arrange, config=config, dtype=dtype)
   return jax.eval_shape(arrange, decoder.shapes_of(config))
 
 
@@ -53,7 +53,7 @@ class PolicyStore:
       self,
       *,
       decoder_config: config_lib.DecoderConfig,
-      weight_shardings: decode.Weights,
+      weight_shardings: arranged.Weights,
       dtype: str = 'float32',
   ):
     """Starts empty: nothing can be sampled before the first `publish`."""
@@ -64,12 +64,12 @@ class PolicyStore:
             # A copy: an output that only renames an input would share its
             # buffer, which the trainer's next step donates.
             lambda x: jax.numpy.array(x, copy=True),
-            decode.arrange(params, decoder_config, dtype=dtype),
+            arranged.arrange(params, decoder_config, dtype=dtype),
         ),
         out_shardings=weight_shardings,
     )
     self._version: int | None = None
-    self._weights: decode.Weights | None = None
+    self._weights: arranged.Weights | None = None
 
   @property
   def version(self) -> int | None:
@@ -77,7 +77,7 @@ class PolicyStore:
     return self._version
 
   @property
-  def weights(self) -> decode.Weights:
+  def weights(self) -> arranged.Weights:
     """The weights served.
 
     Raises:

@@ -6,12 +6,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rl_tpu.models import arranged
 from rl_tpu.models import decode
 from rl_tpu.sharding import rules
 from tests.models import cases
 
 
-_arrange = jax.jit(decode.arrange, static_argnums=1)
+_arrange = jax.jit(arranged.arrange, static_argnums=1)
 _prefill = jax.jit(decode.prefill, static_argnums=1)
 _step = jax.jit(decode.step, static_argnums=1)
 
@@ -120,7 +121,7 @@ class DecodeTest(parameterized.TestCase):
     model = cases.config(**cases.VARIANTS[variant])
     weights = _arrange(cases.params(model), model)
     is_names = lambda x: isinstance(x, tuple) and isinstance(x[0], str)
-    names = jax.tree.leaves(decode.weight_axes(model), is_leaf=is_names)
+    names = jax.tree.leaves(arranged.logical_axes(model), is_leaf=is_names)
     leaves = jax.tree.leaves(weights)
     self.assertEqual(len(names), len(leaves))
     for axes, leaf in zip(names, leaves):

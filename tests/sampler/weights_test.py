@@ -5,7 +5,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rl_tpu.models import decode
+from rl_tpu.models import arranged
 from rl_tpu.sampler import weights as weights_lib
 from rl_tpu.sharding import compile_count
 from rl_tpu.sharding import rules
@@ -13,7 +13,7 @@ from tests.models import cases
 from tests.sampler import worlds
 
 
-_arrange = jax.jit(decode.arrange, static_argnums=1)
+_arrange = jax.jit(arranged.arrange, static_argnums=1)
 
 
 def _store(on=(1, 1, 1)) -> weights_lib.PolicyStore:
