@@ -1,6 +1,8 @@
 """The whole loop on a tiny model: files, figures, resume, determinism."""
 
+import contextlib
 import dataclasses
+import io
 import json
 import os
 import pathlib
@@ -13,6 +15,8 @@ import numpy as np
 from absl.testing import absltest
 
 from rl_tpu import trainer
+from rl_tpu.assembly import judging
+from rl_tpu.cli import main
 from rl_tpu.config import loading
 from rl_tpu.metrics import tags
 from rl_tpu.records import jsonl
@@ -143,6 +147,18 @@ class TrainerTest(absltest.TestCase):
     trained = [l for l in lines(self.whole)[before:] if 'reward/success' in l]
     self.assertEqual(trained, [])
 
+  def test_the_stored_checkpoint_is_judged_as_at_the_end(self):
+    found = judging.evaluate(self.config, self.whole, checkpoint='latest')
+    self.assertEqual(found, self.summary['after'])
+
+  def test_inspect_shows_the_last_update(self):
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+      code = main.main(['inspect', f'--workdir={self.whole}', '--limit=1'])
+    self.assertEqual(code, 0)
+    self.assertIn('3 sums, 0 right', out.getvalue())
+    self.assertIn('advantage', out.getvalue())
+
   def test_another_experiment_in_a_used_directory_is_refused(self):
     changed = dataclasses.replace(
         self.config, gae=dataclasses.replace(self.config.gae, gamma=0.9)
@@ -157,6 +173,8 @@ class TrainerTest(absltest.TestCase):
 _RUN = """
 import sys
 from rl_tpu import trainer
+from rl_tpu.assembly import judging
+from rl_tpu.cli import main
 from tests import tiny
 config = tiny.experiment(sys.argv[1], steps=3)
 trainer.train(config, sys.argv[2])

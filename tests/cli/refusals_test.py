@@ -63,7 +63,7 @@ class RefusalsTest(parameterized.TestCase):
     return err
 
   @parameterized.parameters(
-      ('budgets.window=40', 'budgets.window'),
+      ('budgets.window=32', 'budgets.window'),
       ('mesh.data=3', 'mesh'),
       ('mesh.tensor=3', 'mesh'),
       ('batching.rows_per_microbatch=12', 'batching.rows_per_microbatch'),

@@ -1,0 +1,363 @@
+"""G23, L5 to L10, L21, O1, K11, K16, K18: what a microbatch adds up to."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from absl.testing import absltest
+from absl.testing import parameterized
+
+from rl_tpu.config import schema
+from rl_tpu.losses import aggregation
+from rl_tpu.losses import objective
+from rl_tpu.types import batch as batch_lib
+from tests import golden_io
+from tests.losses import cases
+
+CASES = cases.load()
+
+
+@functools.partial(jax.jit, static_argnames=('kl', 'entropy_coef'))
+def actor(
+    logp_BT, entropy_BT, minibatch, bounds, *,
+    kl=schema.KlConfig(), entropy_coef=0.0,
+):
+  """Loss, statistics and gradients by logp and entropy."""
+  def loss(logp_BT, entropy_BT):
+    return objective.actor_terms(
+        logp_BT, entropy_BT, minibatch,
+        clip=schema.ClipConfig(*bounds), kl=kl, entropy_coef=entropy_coef,
+    )
+
+  (total, stats), gradients = jax.value_and_grad(
+      loss, (0, 1), has_aux=True
+  )(logp_BT, entropy_BT)
+  return total, stats, gradients
+
+
+@jax.jit
+def critic(value_BT, minibatch, value_clip):
+  """Loss, statistics and gradient by value."""
+  def loss(value_BT):
+    return objective.critic_terms(value_BT, minibatch, value_clip=value_clip)
+
+  (total, stats), gradient_BT = jax.value_and_grad(loss, has_aux=True)(value_BT)
+  return total, stats, gradient_BT
+
+
+def weights_of(case, mode):
+  return aggregation.weights(
+      case.mask_BT,
+      segment=case.segment_BT,
+      rollout=case.rollout_BT,
+      task=case.task_BT,
+      mode=mode,
+      constant=case.config['loss_constant'],
+  )
+
+
+def bounds_of(case):
+  return case.config['clip_low'], case.config['clip_high']
+
+
+def minibatch_of(weight, advantage, **changes) -> batch_lib.Minibatch:
+  """Base, reference, behaviour, values and targets are 0 unless given."""
+  weight = np.asarray(weight, np.float32)
+  zero = np.zeros(weight.shape, np.float32)
+  whole = zero.astype(np.int32)
+  behaviour = changes.pop('behaviour_logp_BT', zero)
+  fields = {
+      'rows': batch_lib.Rows(whole, whole, whole, weight > 0, behaviour),
+      'advantage_BT': np.asarray(advantage, np.float32),
+      'return_BT': zero,
+      'value_BT': zero,
+      'base_logp_BT': zero,
+      'reference_logp_BT': zero,
+      'policy_weight_BT': weight,
+      'critic_weight_BT': weight,
+  }
+  return batch_lib.Minibatch(**(fields | changes))
+
+
+class GoldenTest(parameterized.TestCase):
+
+  @parameterized.named_parameters(*CASES)
+  def test_L8_L9_partial_sums_of_microbatches(self, case):
+    for mode in aggregation.MODES:
+      weight_BT = weights_of(case, mode)
+      expected = case.expected['aggregate'][mode]
+      for size, parts in case.partitions.items():
+        sums, gradient_BT = [], np.zeros_like(weight_BT)
+        for part_BT in parts:
+          # Everything outside the microbatch is poison.
+          total, _, (slope_BT, _) = actor(
+              np.where(part_BT, case['logp'], np.nan),
+              np.full(part_BT.shape, np.nan, np.float32),
+              case.minibatch(np.where(part_BT, weight_BT, np.float32(0))),
+              bounds_of(case),
+          )
+          sums.append(float(total))
+          gradient_BT += slope_BT
+          if not (part_BT & case.mask_BT).any():
+            self.assertEqual(float(total), 0.0)
+            np.testing.assert_array_equal(slope_BT, 0.0)
+        golden_io.assert_close(
+            sums, expected['microbatch'][size], name=f'{mode} {size}'
+        )
+        golden_io.assert_close(sum(sums), expected['ppo'], name=mode)
+        want = np.asarray(expected['ppo_grad_logp'])[case.trained_places()]
+        golden_io.assert_close(case.trained(gradient_BT), want, name=mode)
+
+  @parameterized.named_parameters(*CASES)
+  def test_L3_L6_totals_with_dual_clip_and_kl(self, case):
+    for mode in aggregation.MODES:
+      expected = case.expected['aggregate'][mode]
+      minibatch = case.minibatch(weights_of(case, mode))
+      nothing_BT = np.zeros_like(case['logp'])
+      for estimator, importance, name in (
+          ('k1', False, 'k1'),
+          ('k2', False, 'k2'),
+          ('k3', False, 'k3'),
+          ('k2', True, 'k2_importance'),
+      ):
+        total, stats, _ = actor(
+            case['logp'], nothing_BT, minibatch,
+            (*bounds_of(case), case.config['dual_clip']),
+            kl=schema.KlConfig('loss', estimator, 0.5, importance),
+        )
+        golden_io.assert_close(
+            stats['policy_loss'].total, expected['dual'], name=mode
+        )
+        golden_io.assert_close(
+            stats['kl_loss'].total, 0.5 * expected[name], name=f'{mode} {name}'
+        )
+        golden_io.assert_close(total, expected['dual'] + 0.5 * expected[name])
+
+  @parameterized.named_parameters(*CASES)
+  def test_L4_totals_of_the_critic(self, case):
+    for mode in aggregation.MODES:
+      weight_BT = weights_of(case, mode)
+      total, stats, gradient_BT = critic(
+          case['value'], case.minibatch(weight_BT), case.config['value_clip']
+      )
+      golden_io.assert_close(
+          total, case.expected['aggregate'][mode]['value'], name=mode
+      )
+      golden_io.assert_close(
+          case.trained(gradient_BT),
+          case.trained(weight_BT) * case.per_token('value_grad'),
+      )
+      golden_io.assert_close(
+          stats['clip_fraction'].mean,
+          case.expected['metrics']['value_clip_fraction'],
+      )
+
+  @parameterized.named_parameters(*CASES)
+  def test_L2_L21_O1_metrics(self, case):
+    expected = case.expected['metrics']
+    minibatch = case.minibatch(weights_of(case, 'task_mean'))
+    nothing_BT = np.zeros_like(case['logp'])
+    _, stats, _ = actor(case['logp'], nothing_BT, minibatch, bounds_of(case))
+    # Shares of tokens, whatever the weights.
+    found = objective.stat_values(stats)
+    golden_io.assert_close(found['clip_fraction'], expected['clip_fraction'])
+    golden_io.assert_close(found['approx_kl_k1'], expected['approx_kl_old_k1'])
+    self.assertEqual(
+        found['ratio_saturated_count'], expected['ratio_saturated']
+    )
+    # Before any step pi_theta is pi_old: the gap is that to the sampler.
+    _, stats, _ = actor(case['logp_old'], nothing_BT, minibatch, bounds_of(case))
+    found = objective.stat_values(stats)
+    golden_io.assert_close(
+        found['behaviour_gap_abs'], expected['behavior_gap_abs']
+    )
+    self.assertEqual(found['approx_kl_k3'], 0.0)
+
+  @parameterized.parameters(1, 2, 4)
+  def test_G23_L8_devices_only_add_up(self, devices):
+    case = dict(CASES)['loss-01']
+    mesh = jax.make_mesh((devices,), ('data',), devices=jax.devices()[:devices])
+    place = jax.sharding.NamedSharding(
+        mesh, jax.sharding.PartitionSpec('data')
+    )
+    expected = case.expected['aggregate']['rollout_mean']
+    logp_BT, minibatch = jax.device_put(
+        (case['logp'], case.minibatch(weights_of(case, 'rollout_mean'))), place
+    )
+    total, _, (gradient_BT, _) = actor(
+        logp_BT, jnp.zeros_like(logp_BT), minibatch, bounds_of(case)
+    )
+    golden_io.assert_close(total, expected['ppo'])
+    want = np.asarray(expected['ppo_grad_logp'])[case.trained_places()]
+    golden_io.assert_close(case.trained(gradient_BT), want)
+
+
+class ActorTest(parameterized.TestCase):
+
+  @parameterized.product(
+      split=(
+          [[0, 1, 2, 3, 4]],
+          [[0], [1, 2, 3, 4]],
+          [[0, 1], [2, 3, 4]],
+          [[0], [1], [2], [3], [4]],
+          [[0], [1, 2, 3, 4], []],
+      ),
+      devices=(1, 2, 4),
+  )
+  def test_K11_the_split_does_not_matter(self, split, devices):
+    # Loss theta * x at theta = 1: the ratio is theta and the advantage -x.
+    # Runs [3] and [1, 1, 2, 0]: token mean 7 / 5, slope 7 / 5.
+    weight = np.zeros((4, 2), np.float32)
+    advantage, part = np.zeros((4, 2), np.float32), np.full((4, 2), -1)
+    for token, x in enumerate((3.0, 1.0, 1.0, 2.0, 0.0)):
+      place = token % 4, token // 4
+      weight[place], advantage[place] = 1 / 5, -x
+      part[place] = next(i for i, tokens in enumerate(split) if token in tokens)
+    mesh = jax.make_mesh((devices,), ('data',), devices=jax.devices()[:devices])
+    place = jax.sharding.NamedSharding(
+        mesh, jax.sharding.PartitionSpec('data')
+    )
+    total, slope = 0.0, 0.0
+    for index in range(len(split)):
+      minibatch = minibatch_of(np.where(part == index, weight, 0.0), advantage)
+      logp_BT, minibatch = jax.device_put(
+          (np.zeros((4, 2), np.float32), minibatch), place
+      )
+      loss, _, (gradient_BT, _) = actor(
+          logp_BT, jnp.zeros_like(logp_BT), minibatch, (0.2, 0.2)
+      )
+      total += float(loss)
+      # d theta / d theta = 1 through every log-prob log(theta).
+      slope += float(gradient_BT.sum())
+    self.assertAlmostEqual(total, 1.4, places=6)
+    self.assertAlmostEqual(abs(slope), 1.4, places=6)
+    self.assertGreater(slope, 0.0)
+
+  @parameterized.parameters((2, 3), (0, 3))
+  def test_K16_L9_nothing_to_train(self, rows, length):
+    # (a) all masked, (c) no rows; every input is poison.
+    poison = np.full((rows, length), np.nan, np.float32)
+    minibatch = minibatch_of(
+        np.zeros((rows, length)), poison, base_logp_BT=poison,
+        reference_logp_BT=poison, behaviour_logp_BT=poison, value_BT=poison,
+        return_BT=poison,
+    )
+    total, stats, gradients = actor(
+        poison, poison, minibatch, (0.2, 0.2, 3.0),
+        kl=schema.KlConfig('loss', 'k3', 0.1, True), entropy_coef=0.01,
+    )
+    value_total, value_stats, value_gradient = critic(poison, minibatch, 0.2)
+    self.assertEqual((float(total), float(value_total)), (0.0, 0.0))
+    for gradient_BT in (*gradients, value_gradient):
+      np.testing.assert_array_equal(gradient_BT, np.zeros((rows, length)))
+    for name, value in objective.stat_values(stats | value_stats).items():
+      self.assertEqual(value, 0.0, name)
+
+  def test_K18_c_a_nan_on_a_trained_token_reaches_the_loss(self):
+    logp = np.asarray([[np.nan, 0.0]], np.float32)
+    total, _, _ = actor(
+        logp, np.zeros((1, 2), np.float32),
+        minibatch_of([[0.5, 0.5]], [[1.0, 1.0]]), (0.2, 0.2),
+    )
+    self.assertTrue(np.isnan(float(total)))
+
+  def test_L5_entropy_bonus(self):
+    # Advantages 0: -c * sum w H = -.1 * (.25 * 2 + .5 * 1) = -.1.
+    entropy = np.asarray([[2.0, 1.0, np.nan]], np.float32)
+    total, stats, (_, slope_BT) = actor(
+        np.zeros((1, 3), np.float32), entropy,
+        minibatch_of([[0.25, 0.5, 0.0]], [[0.0, 0.0, 9.0]]), (0.2, 0.2),
+        entropy_coef=0.1,
+    )
+    self.assertAlmostEqual(float(total), -0.1, places=6)
+    np.testing.assert_allclose(slope_BT, [[-0.025, -0.05, 0.0]], rtol=1e-6)
+    self.assertAlmostEqual(float(stats['entropy'].mean), 1.5, places=6)
+
+  def test_L7_reference_and_baseline_are_different_objects(self):
+    # Ratio against the base only; KL against the reference only.
+    logp = np.log(np.asarray([[0.5]], np.float32))
+    minibatch = minibatch_of(
+        [[1.0]], [[1.0]],
+        base_logp_BT=np.log(np.asarray([[0.45]], np.float32)),
+        reference_logp_BT=np.log(np.asarray([[0.25]], np.float32)),
+    )
+    _, stats, _ = actor(
+        logp, np.zeros((1, 1), np.float32), minibatch, (0.2, 0.2),
+        kl=schema.KlConfig('loss', 'k2', 2.0),
+    )
+    self.assertAlmostEqual(float(stats['policy_loss'].total), -0.5 / 0.45, 5)
+    # 2 * (ln 2)^2 / 2.
+    self.assertAlmostEqual(float(stats['kl_loss'].total), 0.48045301, 5)
+    self.assertAlmostEqual(float(stats['reference_kl_k1'].mean), 0.69314718, 5)
+    self.assertAlmostEqual(float(stats['reference_kl_k3'].mean), 0.19314718, 5)
+
+  def test_E10_no_advantage_leaves_kl_and_entropy(self):
+    minibatch = minibatch_of(
+        [[1.0]], [[0.0]], reference_logp_BT=np.full((1, 1), -0.5, np.float32)
+    )
+    total, stats, (gradient_BT, _) = actor(
+        np.zeros((1, 1), np.float32), np.ones((1, 1), np.float32), minibatch,
+        (0.2, 0.2), kl=schema.KlConfig('loss', 'k2', 1.0), entropy_coef=0.1,
+    )
+    self.assertEqual(float(stats['policy_loss'].total), 0.0)
+    # .5 * .25 - .1, and slope x = .5.
+    self.assertAlmostEqual(float(total), 0.025, places=6)
+    self.assertAlmostEqual(float(gradient_BT[0, 0]), 0.5, places=6)
+
+
+class StatsTest(absltest.TestCase):
+
+  def test_L8_merged_halves_are_the_whole(self):
+    case = dict(CASES)['loss-02']
+    weight_BT = weights_of(case, 'token')
+    first, second = case.partitions['2']
+    run = lambda part_BT: actor(
+        case['logp'], np.ones_like(case['logp']),
+        case.minibatch(np.where(part_BT, weight_BT, np.float32(0))),
+        bounds_of(case), kl=schema.KlConfig('loss', 'k2', 0.1),
+    )[1]
+    whole = objective.stat_values(run(first | second))
+    merged = objective.stat_values(
+        objective.merge_stats(run(first), run(second))
+    )
+    self.assertEqual(whole.keys(), merged.keys())
+    for name, value in whole.items():
+      golden_io.assert_close(merged[name], value, name=name)
+
+  def test_O1_effective_sample_size(self):
+    # Ratios 1 and 3: 16 / (2 * 10).
+    _, stats, _ = actor(
+        np.log(np.asarray([[1.0, 3.0, 9.0]], np.float32)),
+        np.zeros((1, 3), np.float32),
+        minibatch_of([[0.5, 0.5, 0.0]], [[1.0, 1.0, 1.0]]), (0.2, 0.2),
+    )
+    found = objective.stat_values(stats)
+    self.assertAlmostEqual(found['ess_share'], 0.8, places=5)
+    self.assertAlmostEqual(found['ratio_max'], 3.0, places=5)
+
+  def test_O1_small_divergences_are_not_lost_in_rounding(self):
+    # KL(base || theta) by k3: x^2/2 + x^3/6 of x = 1e-3 is 5.0016667e-7.
+    _, stats, _ = actor(
+        np.full((1, 1), 1e-3, np.float32), np.zeros((1, 1), np.float32),
+        minibatch_of([[1.0]], [[1.0]]), (0.2, 0.2),
+    )
+    np.testing.assert_allclose(
+        stats['approx_kl_k3'].mean, 5.0016667e-7, rtol=1e-3
+    )
+
+  def test_C4_bias_and_error_of_the_critic(self):
+    # Errors 1 and -3: bias -1, mse 5.
+    zero = np.zeros((1, 2), np.float32)
+    _, stats, _ = critic(
+        np.asarray([[1.0, -3.0]], np.float32),
+        minibatch_of([[0.5, 0.5]], zero), None,
+    )
+    found = objective.stat_values(stats)
+    self.assertAlmostEqual(found['bias'], -1.0, places=6)
+    self.assertAlmostEqual(found['mse'], 5.0, places=5)
+    self.assertAlmostEqual(found['loss'], 2.5, places=5)
+
+
+if __name__ == '__main__':
+  absltest.main()
