@@ -134,14 +134,19 @@ def _actor_stats(logp_BT, entropy_BT, minibatch, terms, mask_BT) -> Stats:
       'ratio_saturated': token(terms.saturated_BT),
       'ratio': token(terms.ratio_BT),
       'ratio_squared': token(jnp.square(terms.ratio_BT)),
-      'ratio_max': jnp.max(jnp.where(mask_BT, terms.ratio_BT, 0.0)),
+      'ratio_max': _largest(jnp.where(mask_BT, terms.ratio_BT, 0.0)),
       'approx_kl_k1': token(-x_BT),
       'approx_kl_k3': token(k3_BT),
       'behaviour_gap_abs': token(jnp.abs(gap_BT)),
-      'behaviour_gap_max': jnp.max(jnp.abs(gap_BT)),
+      'behaviour_gap_max': _largest(jnp.abs(gap_BT)),
       'entropy': token(entropy_BT),
       'advantage': token(minibatch.advantage_BT),
   }
+
+
+def _largest(value_BT: jax.Array) -> jax.Array:
+  """The maximum of what is not negative; 0 of no rows (K16)."""
+  return jnp.max(value_BT, initial=0.0)
 
 
 def _reference_stats(logp_BT, minibatch, mask_BT) -> Stats:
