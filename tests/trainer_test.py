@@ -156,7 +156,7 @@ class TrainerTest(absltest.TestCase):
     with contextlib.redirect_stdout(out):
       code = main.main(['inspect', f'--workdir={self.whole}', '--limit=1'])
     self.assertEqual(code, 0)
-    self.assertIn('3 sums, 0 right', out.getvalue())
+    self.assertIn('3 sums, 0 lost', out.getvalue())
     self.assertIn('advantage', out.getvalue())
 
   def test_another_experiment_in_a_used_directory_is_refused(self):

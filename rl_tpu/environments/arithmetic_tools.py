@@ -105,7 +105,7 @@ class ArithmeticTools:
     self._problems: list[dict[str, Any]] = []
     self._task_id = ''
     self._answers: list[str] = []
-    self._num_kept = 0
+    self._num_lost = 0
     self._calls = 0
     self._result = ''
     self._reported: list[str] = []
@@ -152,19 +152,19 @@ class ArithmeticTools:
     self._problems = problems
     self._task_id = task.task_id
     self._answers, self._reported = [], []
-    self._num_kept = 0
+    self._num_lost = 0
     self._calls, self._result = 0, ''
     self._is_open = True
     self.runs += 1
     return protocol.Observation(prompt=self._prompt())
 
   def instruction(self) -> tuple[protocol.Message, ...]:
-    """The task, and how many right answers the window has been told of.
+    """The task, and how many answers are lost: wrong, or not in the summary.
 
-    A slip in a summary shows here: what was lost is not counted. So the state
-    after a cut says what the run can still come to.
+    A slip in a summary shows here, so the state after a cut says what the run
+    can still come to.
     """
-    text = f'{self._num_problems} sums, {self._num_kept} right'
+    text = f'{self._num_problems} sums, {self._num_lost} lost'
     return (protocol.Message('system', text),)
 
   def step(self, action: protocol.Action) -> protocol.Step:
@@ -190,11 +190,13 @@ class ArithmeticTools:
     return ' '.join(self._answers) or NO_ANSWERS
 
   def remember(self, summary: str) -> None:
-    """Counts the right answers, in their places, of a summary."""
-    self._num_kept = sum(
-        kept == problem['answer']
-        for kept, problem in zip(summary.split(), self._problems)
+    """Counts the answers that a summary does not hold, right and in place."""
+    answered = self._problems[: len(self._answers)]
+    kept = sum(
+        said == problem['answer']
+        for said, problem in zip(summary.split(), answered)
     )
+    self._num_lost = len(self._answers) - kept
 
   def evidence(self) -> dict[str, Any]:
     """The task's problems and the numbers of the report, in order."""

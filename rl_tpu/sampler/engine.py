@@ -115,12 +115,18 @@ class PolicyEngine(contract.Engine):
         out_shardings=(state, result),
     )
     fill = functools.partial(refill.run, config=config, chunk=self._chunk)
-    self._refill = jax.jit(
-        local(fill, in_specs=(whole.spec, rows.spec, rows.spec)),
-        donate_argnums=1,
-        in_shardings=(weights, state, rows),
-        out_shardings=state,
-    )
+    self._refill = {
+        continues: jax.jit(
+            local(
+                functools.partial(fill, continues=continues),
+                in_specs=(whole.spec, rows.spec, rows.spec),
+            ),
+            donate_argnums=1,
+            in_shardings=(weights, state, rows),
+            out_shardings=state,
+        )
+        for continues in (False, True)
+    }
     self._prefill = jax.jit(
         functools.partial(steps.prefill, config=config),
         in_shardings=(weights, whole, whole),
@@ -156,35 +162,53 @@ class PolicyEngine(contract.Engine):
       size = size * 3 // 2 if size & (size - 1) == 0 else size * 4 // 3
     return min(size, self.max_length)
 
-  def bucket_for(self, length: int) -> int:
-    """Padded prompt length; with the reply kept at a restart it may grow."""
+  def bucket_for(
+      self, insert: state_lib.Insert
+  ) -> tuple[int, state_lib.Insert]:
+    """Padded length of what is read of a prompt.
+
+    Returns:
+      The length, and the insert; it starts at 0 where continuing its slot's
+      sequence saves nothing.
+    """
+    length = len(insert.prompt)
     fits = [size for size in self.prefill_buckets if length <= size]
-    return fits[0] if fits else self.max_length
+    # With the tokens kept at a restart a prompt may be longer than any.
+    whole = fits[0] if fits else self.max_length
+    bucket = refill.bucket_for(insert, whole)
+    if insert.start and bucket < whole:
+      return bucket, insert
+    return whole, insert._replace(start=0)
 
   def refill(
       self,
       params: arranged.Weights,
       decode_state: DecodeState,
-      inserts: Sequence[tuple[int, np.ndarray, bytes]],
+      inserts: Sequence[state_lib.Insert],
+      bucket: int,
   ) -> tuple[DecodeState, refill.Table]:
-    """Prefills prompts and puts them into slots, in one call.
+    """Reads prompts and puts them into slots, in one call.
 
     Args:
       params: the weights.
-      decode_state: donated; its capacity is at least the prompts' bucket.
-      inserts: slot, prompt and `state.row` of each request.
+      decode_state: donated; every insert's start + bucket is within its
+        capacity or, where that is `max_length`, may be past it.
+      inserts: requests that all start at 0, or all continue.
+      bucket: from `bucket_for`.
 
     Returns:
       The new state, and what was read.
     """
+    last_start = decode_state.cache.key[0].shape[2] - bucket
     table = refill.table(
-        inserts,
-        bucket=self.bucket_for(max(len(prompt) for _, prompt, _ in inserts)),
+        [one._replace(start=min(one.start, last_start)) for one in inserts],
+        bucket=bucket,
         slots=self._slots,
         shards=self.shards,
         chunk=self._chunk,
     )
-    return self._refill(params, decode_state, table.data), table
+    run = self._refill[inserts[0].start > 0]
+    return run(params, decode_state, table.data), table
 
   def release(
       self, decode_state: DecodeState, slots: Sequence[int]

@@ -1,4 +1,7 @@
-"""Fills free slots: prompts are prefilled and inserted in one call.
+"""Fills free slots: prompts are read and inserted in one call.
+
+A prompt is read whole, or, where it continues what its slot read before, from
+there on: a turn of a long conversation costs what is new in it.
 
 The host lays prompts and requests out in one int32 table, divided over the
 shards like the slots. Each shard works through its own part, so nothing
@@ -17,10 +20,12 @@ from rl_tpu.models import config as config_lib
 from rl_tpu.models import decode
 from rl_tpu.sampler import state as state_lib
 
-# Columns behind a prompt's tokens: its length; then, of one insert, the row
-# its prompt is in, its slot within the shard, and its control row.
-_LENGTH, _SOURCE, _SLOT, _CONTROL = range(4)
+# Columns behind the tokens of a row: their number and the position of the
+# first; then, of one insert, the row its prompt is in, its slot within the
+# shard, and its control row.
+_LENGTH, _START, _SOURCE, _SLOT, _CONTROL = range(5)
 _EXTRA = _CONTROL + state_lib.WIDTH
+_MIN_BUCKET = 16
 
 
 class Table(NamedTuple):
@@ -31,15 +36,33 @@ class Table(NamedTuple):
       slots.
     tokens: prompt tokens that are read.
     padding: padding tokens that are read with them.
+    reused: prompt tokens that are in the cache already.
   """
 
   data: np.ndarray
   tokens: int
   padding: int
+  reused: int
+
+
+def bucket_for(insert: state_lib.Insert, whole: int) -> int:
+  """Padded length of what is read of a prompt.
+
+  Args:
+    insert: a request that continues a slot's sequence.
+    whole: the padded length of its whole prompt.
+
+  Returns:
+    A power of two; `whole` where continuing saves nothing.
+  """
+  new, size = len(insert.prompt) - insert.start, _MIN_BUCKET
+  while size < new:
+    size *= 2
+  return min(size, whole)
 
 
 def table(
-    inserts: Sequence[tuple[int, np.ndarray, bytes]],
+    inserts: Sequence[state_lib.Insert],
     *,
     bucket: int,
     slots: int,
@@ -48,11 +71,11 @@ def table(
 ) -> Table:
   """Lays out one refill.
 
-  Equal prompts that follow each other on one shard are read once.
+  Equal whole prompts that follow each other on one shard are read once.
 
   Args:
-    inserts: slot, prompt and `state.row` of each request.
-    bucket: padded length of the prompts.
+    inserts: requests that all start at 0, or all continue.
+    bucket: padded length of what is read of the prompts.
     slots: of the engine.
     shards: parts that the slots are divided into.
     chunk: prompts that a shard reads at once.
@@ -63,23 +86,29 @@ def table(
   out[:, :, bucket + _SOURCE] = depth  # Behind the last: no insert.
   last: list[bytes | None] = [None] * shards
   prompts, used = [0] * shards, [0] * shards
-  for slot, prompt, control in inserts:
-    shard, index = divmod(slot, local)
-    content = prompt.tobytes()
-    if last[shard] != content:
+  for insert in inserts:
+    shard, index = divmod(insert.slot, local)
+    content = insert.prompt.tobytes()
+    if insert.start or last[shard] != content:
+      new = insert.prompt[insert.start :]
       line = out[shard, prompts[shard]]
-      line[: len(prompt)] = prompt
-      line[bucket + _LENGTH] = len(prompt)
+      line[: len(new)] = new
+      line[bucket + _LENGTH] = len(new)
+      line[bucket + _START] = insert.start
       prompts[shard] += 1
       last[shard] = content
     line = out[shard, used[shard], bucket:]
     line[_SOURCE], line[_SLOT] = prompts[shard] - 1, index
-    line[_CONTROL:] = np.frombuffer(control, np.int32)
+    line[_CONTROL:] = np.frombuffer(insert.control, np.int32)
     used[shard] += 1
   tokens = int(np.sum(out[:, :, bucket + _LENGTH]))
   rows = sum(-(-count // chunk) * chunk for count in prompts)
-  data = out.reshape(shards * depth, -1)
-  return Table(data, tokens, rows * bucket - tokens)
+  return Table(
+      data=out.reshape(shards * depth, -1),
+      tokens=tokens,
+      padding=rows * bucket - tokens,
+      reused=sum(insert.start for insert in inserts),
+  )
 
 
 def run(
@@ -89,35 +118,63 @@ def run(
     *,
     config: config_lib.DecoderConfig,
     chunk: int,
+    continues: bool,
 ) -> state_lib.DecodeState:
-  """Works through one shard's part of `table`, `chunk` prompts at a time."""
+  """Works through one shard's part of a table, `chunk` prompts at a time.
+
+  Args:
+    weights: the weights.
+    state: the shard's slots.
+    table_PC: its part of `Table.data`.
+    config: the decoder's settings.
+    chunk: as in `table`.
+    continues: the prompts continue what is in their slots.
+
+  Returns:
+    The new state.
+  """
   bucket = table_PC.shape[1] - _EXTRA
   column = lambda index: table_PC[:, bucket + index]
-  length_P, source_P, slot_P = map(column, (_LENGTH, _SOURCE, _SLOT))
+  length_P, start_P = column(_LENGTH), column(_START)
+  source_P, slot_P = column(_SOURCE), column(_SLOT)
   control = table_PC[:, bucket + _CONTROL :]
 
   def read(part, state):
-    start = part * chunk
-    rows = lambda x: jax.lax.dynamic_slice_in_dim(x, start, chunk)
-    prefix = decode.prefill(
-        weights, config, rows(table_PC)[:, :bucket], rows(length_P)
-    )
+    first = part * chunk
+    rows = lambda x: jax.lax.dynamic_slice_in_dim(x, first, chunk)
+    token = rows(table_PC)[:, :bucket]
+    if continues:
+      cache = _take(state.cache, rows(slot_P))
+      cache = decode.extend(weights, config, token, rows(start_P), cache)
+    else:
+      cache = decode.prefill(weights, config, token, rows(length_P))
 
     def put(insert, state):
-      slot = slot_P[insert]
-      source = source_P[insert] - start
+      slot, source = slot_P[insert], source_P[insert] - first
       return state_lib.DecodeState(
           cache=jax.tree.map(
               lambda old, new: state_lib.put_row(old, slot, new, source),
               state.cache,
-              prefix,
+              cache,
           ),
           control=state_lib.put_row(state.control, slot, control, insert),
       )
 
     # Inserts are in the order of their prompts.
     before = lambda row: jnp.sum(source_P < row, dtype=jnp.int32)
-    return jax.lax.fori_loop(before(start), before(start + chunk), put, state)
+    return jax.lax.fori_loop(before(first), before(first + chunk), put, state)
 
   parts = (jnp.sum(length_P > 0, dtype=jnp.int32) + chunk - 1) // chunk
   return jax.lax.fori_loop(0, parts, read, state)
+
+
+def _take(cache: decode.Cache, slot_N: jax.Array) -> decode.Cache:
+  """Rows of the cache, one copy each."""
+  count = slot_N.shape[0]
+  empty = jax.tree.map(
+      lambda leaf: jnp.zeros((count, *leaf.shape[1:]), leaf.dtype), cache
+  )
+  take = lambda n, rows: jax.tree.map(
+      lambda old, new: state_lib.put_row(old, n, new, slot_N[n]), rows, cache
+  )
+  return jax.lax.fori_loop(0, count, take, empty)

@@ -47,6 +47,7 @@ class Stats:
     prefill_calls: of `refill`.
     prefill_tokens: prompt tokens read.
     prefill_padding: padding tokens read with them.
+    reused_tokens: prompt tokens that were in the slot's cache already.
     queued_rounds: requests left in the queue, summed over rounds.
     resizes: changes of the cache's length.
     aborts: completions that say abort, and so on for the other reasons.
@@ -62,6 +63,7 @@ class Stats:
   prefill_calls: int = 0
   prefill_tokens: int = 0
   prefill_padding: int = 0
+  reused_tokens: int = 0
   queued_rounds: int = 0
   resizes: int = 0
   aborts: int = 0
@@ -93,6 +95,7 @@ class JetStreamSampler:
         shards=engine.shards,
         tokens_per_call=engine.tokens_per_call,
     )
+    self._served: Any = None
     self._state: engine_lib.DecodeState | None = None
     self._capacity = 0
     self._ended: list[types.Completion] = []
@@ -208,22 +211,25 @@ class JetStreamSampler:
     self._stats = Stats()
 
   def _fill(self) -> None:
-    engine, stats = self._engine, self._stats
-    inserts = self._scheduler.fill()
+    engine, stats, weights = self._engine, self._stats, self._store.weights
+    if weights is not self._served:
+      self._scheduler.forget_caches()  # K32: they are of other weights.
+      self._served = weights
+    groups: dict[tuple[bool, int], list[Any]] = {}
+    longest = 0
+    for insert in self._scheduler.fill():
+      bucket, insert = engine.bucket_for(insert)
+      groups.setdefault((insert.start > 0, bucket), []).append(insert)
+      longest = max(longest, insert.start + bucket)
     stats.queued_rounds += self._scheduler.num_queued
-    by_bucket: dict[int, list[Any]] = {}
-    for insert in inserts:
-      bucket = engine.bucket_for(len(insert[1]))
-      by_bucket.setdefault(bucket, []).append(insert)
-    if inserts:
-      self._fit(max(by_bucket))
-    for _, group in sorted(by_bucket.items()):
-      self._state, table = engine.refill(
-          self._store.weights, self._state, group
-      )
+    if groups:
+      self._fit(longest)
+    for (_, bucket), group in sorted(groups.items()):
+      self._state, table = engine.refill(weights, self._state, group, bucket)
       stats.prefill_calls += 1
       stats.prefill_tokens += table.tokens
       stats.prefill_padding += table.padding
+      stats.reused_tokens += table.reused
 
   def _generate(self) -> None:
     if not self._scheduler.num_live:
@@ -249,6 +255,8 @@ class JetStreamSampler:
       self._state = self._engine.init_decode_state(capacity=capacity)
     elif capacity > self._capacity or 2 * capacity <= self._capacity:
       self._state = self._engine.resize(self._state, capacity)
+      # A free slot may write at the end of what it holds.
+      self._scheduler.forget_caches(from_length=capacity)
       self._stats.resizes += 1
     else:
       return

@@ -5,11 +5,13 @@ returned, so that several processes with the same inputs decide alike.
 """
 
 import collections
+from collections.abc import Sequence
 import dataclasses
 
 import numpy as np
 
 from rl_tpu.sampler import contract
+from rl_tpu.sampler import residents
 from rl_tpu.sampler import state as state_lib
 from rl_tpu.sampler import types
 
@@ -28,11 +30,13 @@ class _Entry:
     request: as submitted.
     kept: token, logprob and version arrays kept over a restart.
     first_call: the first `generate` call of its present slot.
+    one_version: all of its slot's cache is of one version of the weights.
   """
 
   request: types.Request
   kept: tuple[np.ndarray, np.ndarray, np.ndarray] = _NO_TOKENS
   first_call: int = 0
+  one_version: bool = True
 
 
 @dataclasses.dataclass(eq=False)
@@ -59,6 +63,7 @@ class SlotScheduler:
     self._tokens_per_call = tokens_per_call
     self._queue: collections.deque[_Entry] = collections.deque()
     self._slots: list[_Entry | None] = [None] * slots
+    self._residents = residents.Residents(slots)
     self._position = np.full(slots, -1, np.int64)  # -1: the slot is free.
     self._active: dict[str, _Entry] = {}
     # Calls that a slot in use may still read, the oldest being `_first_call`.
@@ -89,41 +94,64 @@ class SlotScheduler:
     self._active[request.request_id] = entry
     self._queue.append(entry)
 
-  def fill(self) -> list[tuple[int, np.ndarray, bytes]]:
+  def fill(self) -> list[state_lib.Insert]:
     """Gives free slots to the queue, oldest request first.
 
-    A request goes to the shard with most free slots, the first of them.
+    A request that continues what a free slot holds goes there; any other to
+    the shard with most free slots, where least is lost.
 
     Returns:
-      Slot, prompt (with the tokens kept at a restart) and `state.row`, in
-      the order of the queue.
+      One entry a request, in the order of the queue.
     """
-    free = np.nonzero(self._position < 0)[0]
-    local = len(self._slots) // self._shards
-    by_shard = [list(free[free // local == s]) for s in range(self._shards)]
+    free = [int(slot) for slot in np.nonzero(self._position < 0)[0]]
+    count = min(len(free), len(self._queue))
+    entries = [self._queue.popleft() for _ in range(count)]
+    prompts = [
+        np.concatenate([entry.request.prompt, entry.kept[0]])
+        for entry in entries
+    ]
+    found = [self._residents.take(prompt) for prompt in prompts]
+    taken = {slot for slot, _ in found}
+    pool = _Pool(
+        [slot for slot in free if slot not in taken],
+        local=len(self._slots) // self._shards,
+        cost=self._residents.last_use,
+    )
     inserts = []
-    for _ in range(min(len(free), len(self._queue))):
-      shard = max(range(self._shards), key=lambda s: len(by_shard[s]))
-      slot = int(by_shard[shard].pop(0))
-      inserts.append(self._enter(slot, self._queue.popleft()))
+    for entry, prompt, (slot, start) in zip(entries, prompts, found):
+      if slot < 0:
+        slot = pool.take()
+        self._residents.forget(slot)
+      inserts.append(self._enter(slot, entry, prompt, start))
     return inserts
 
-  def _enter(self, slot: int, entry: _Entry) -> tuple[int, np.ndarray, bytes]:
-    request, kept = entry.request, entry.kept[0]
-    prompt = request.prompt
-    if len(kept):
-      prompt = np.concatenate([prompt, kept])
+  def _enter(
+      self, slot: int, entry: _Entry, prompt: np.ndarray, start: int
+  ) -> state_lib.Insert:
     position = len(prompt) - 1
     self._slots[slot] = entry
     self._position[slot] = position
     entry.first_call = self._first_call + len(self._calls)
+    entry.one_version = True
     control = state_lib.row(
-        request.params,
+        entry.request.params,
         token=int(prompt[-1]),
         position=position,
-        generated=len(kept),
+        generated=len(entry.kept[0]),
     )
-    return slot, prompt, control
+    return state_lib.Insert(slot, prompt, start, control)
+
+  def forget_caches(self, *, from_length: int = 0) -> None:
+    """No slot's cache will be continued, or none as long as this.
+
+    Args:
+      from_length: with 0 the caches of live requests are meant as well: the
+        weights have changed.
+    """
+    self._residents.forget_all(from_length)
+    if not from_length:
+      for entry in filter(None, self._slots):
+        entry.one_version = False
 
   def record(
       self, columns: contract.Columns, version: int
@@ -151,10 +179,14 @@ class SlotScheduler:
   def _leave(self, slot: int, finish_reason: str) -> types.Completion:
     entry = self._slots[slot]
     del self._active[entry.request.request_id]
-    token, logprob, version = self._sampled(slot)
+    sampled = self._sampled(slot)
     self._slots[slot] = None
     self._position[slot] = -1
-    return _completion(entry, (token, logprob, version), finish_reason)
+    if entry.one_version:
+      # The last token was sampled but not fed.
+      whole = np.concatenate([entry.request.prompt, sampled[0]])
+      self._residents.put(slot, whole[:-1])
+    return _completion(entry, sampled, finish_reason)
 
   def _sampled(self, slot: int) -> tuple[np.ndarray, ...]:
     """Token, logprob and version arrays of the request in a slot."""
@@ -213,6 +245,22 @@ class SlotScheduler:
     self._queue.extendleft(reversed(entries))
     self._forget_calls()
     return slots
+
+
+class _Pool:
+  """Free slots that hold nothing of use."""
+
+  def __init__(self, free: list[int], *, local: int, cost: Sequence[int]):
+    """Takes the slots, the slots of a shard, and when each was last used."""
+    self._by_shard: dict[int, list[int]] = {}
+    for slot in sorted(free, key=lambda slot: (cost[slot], slot)):
+      self._by_shard.setdefault(slot // local, []).append(slot)
+
+  def take(self) -> int:
+    """From the shard with most free slots, the first one."""
+    shards = sorted(self._by_shard)
+    shard = max(shards, key=lambda shard: len(self._by_shard[shard]))
+    return self._by_shard[shard].pop(0)
 
 
 def _completion(

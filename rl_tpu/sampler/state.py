@@ -54,6 +54,22 @@ class Slots(NamedTuple):
   stop_SN: jax.Array
 
 
+class Insert(NamedTuple):
+  """A request on its way into a slot.
+
+  Attributes:
+    slot: where to.
+    prompt: int32 ids, tokens kept at a restart included.
+    start: positions before it are in the slot's cache already; 0 is none.
+    control: `row` of the request.
+  """
+
+  slot: int
+  prompt: np.ndarray
+  start: int
+  control: bytes
+
+
 def read(control: jax.Array) -> Slots:
   """Names the columns."""
   as_float = lambda column: jax.lax.bitcast_convert_type(

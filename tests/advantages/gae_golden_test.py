@@ -12,62 +12,15 @@ from rl_tpu.advantages import normalise
 from rl_tpu.config import schema
 from rl_tpu.sharding import mesh as mesh_lib
 from tests import batch_cases
+from tests import golden_case
 from tests import golden_io
-
-
-def run(
-    golden: dict[str, Any],
-    rollouts: list[dict[str, Any]] | None = None,
-    cut: str | None = None,
-    **options: Any,
-) -> batch_cases.Outcome:
-  """A golden case as training would see it."""
-  config = golden['config']
-  rollouts = golden['rollouts'] if rollouts is None else rollouts
-  values, kl = {}, None
-  if config['kl']['in'] == 'reward':
-    kl = {}
-  for rollout in rollouts:
-    for segment in rollout['segments']:
-      key = rollout['rollout_id'], segment['segment_index']
-      values[key] = segment['value'], segment['final_value']
-      if kl is not None:
-        gap = np.subtract(segment['logp_base'], segment['logp_ref'])
-        kl[key] = config['kl']['coef'] * gap
-  return batch_cases.run(
-      [golden_io.rollout(r) for r in rollouts],
-      values,
-      gae=golden_io.gae_config(config, cut),
-      level=config['critic_level'],
-      rules=golden_io.rules(config),
-      data=schema.DataConfig(
-          allow_dropped_prefix=config['allow_dropped_prefix'],
-          max_version_gap=10**6,
-      ),
-      kl=kl,
-      summary_in_policy_loss=config['summary_in_policy_loss'],
-      **options,
-  )
-
-
-def columns(outcome: batch_cases.Outcome) -> dict[str, np.ndarray]:
-  """Arrays of an outcome under the names of the files."""
-  estimates, joins = outcome.estimates, outcome.batch.segments.joins
-  return {
-      'delta': estimates.delta_BT,
-      'advantage': estimates.advantage_BT,
-      'return': estimates.return_BT,
-      'reward_effective': estimates.reward_BT,
-      'policy_mask': joins.policy_mask_BT,
-      'critic_mask': joins.critic_mask_BT,
-  }
 
 
 def check(outcome: batch_cases.Outcome, expected: dict[str, Any]) -> None:
   """Compares everything that the file expects of a batch."""
   _check_verdicts(outcome, expected)
   in_batch = {r.rollout_id: i for i, r in enumerate(outcome.batch.rollouts)}
-  for name, array in columns(outcome).items():
+  for name, array in golden_case.columns(outcome).items():
     unpacked = outcome.by_rollout(array)
     want = [
         np.asarray(segment[name], np.float64)
@@ -88,7 +41,7 @@ def check(outcome: batch_cases.Outcome, expected: dict[str, Any]) -> None:
     )
   joins = outcome.batch.segments.joins
   padding = outcome.batch.time_BT < 0
-  for array in columns(outcome).values():
+  for array in golden_case.columns(outcome).values():
     np.testing.assert_array_equal(array[padding], 0)
   assert joins.policy_mask_BT.sum() == expected['policy_tokens']
   assert joins.critic_mask_BT.sum() == expected['critic_tokens']
@@ -174,7 +127,7 @@ def check_cut_variants(golden: dict[str, Any], **options: Any) -> None:
   (rollout,) = golden['rollouts']
   targets = golden['expected']['return']
   for cut in gae.CUTS:
-    outcome = run(golden, cut=cut, **options)
+    outcome = golden_case.run(golden, cut=cut, **options)
     advantage = outcome.actions(outcome.estimates.advantage_BT)
     golden_io.assert_close(
         advantage[rollout['rollout_id']], golden['expected'][cut], name=cut
@@ -216,25 +169,25 @@ class GoldenTest(parameterized.TestCase):
   @parameterized.named_parameters(*golden_io.named('gae_hand'))
   def test_hand(self, golden):
     """R6, T2-T8, T10, T11, G2-G8, G10-G12, G14, G16, G17, G19."""
-    check_all(run(golden), golden)
+    check_all(golden_case.run(golden), golden)
 
   @parameterized.named_parameters(*golden_io.named('gae_random'))
   def test_random(self, golden):
     """Sections 3.1 to 3.6 together."""
-    check_all(run(golden), golden)
+    check_all(golden_case.run(golden), golden)
 
   @parameterized.named_parameters(*golden_io.named('gae_invariance'))
   def test_G21_G24_G25_invariance(self, golden):
     base = golden['base']
-    outcomes = [(run(base), base['expected'])]
+    outcomes = [(golden_case.run(base), base['expected'])]
     check(*outcomes[0])
     for variant in golden['variants']:
-      outcome = run(base, variant['rollouts'])
+      outcome = golden_case.run(base, variant['rollouts'])
       check(outcome, variant['expected'])
       outcomes.append((outcome, variant['expected']))
     for outcome, _ in outcomes[1:]:
-      for name, array in columns(outcome).items():
-        first = outcomes[0][0].actions(columns(outcomes[0][0])[name])
+      for name, array in golden_case.columns(outcome).items():
+        first = outcomes[0][0].actions(golden_case.columns(outcomes[0][0])[name])
         for rollout_id, values in outcome.actions(array).items():
           golden_io.assert_close(values, first[rollout_id], name=name)
 
@@ -248,18 +201,18 @@ class ShardedGoldenTest(parameterized.TestCase):
 
   @parameterized.named_parameters(*golden_io.named('gae_hand'))
   def test_hand(self, golden):
-    check_all(run(golden, mesh=mesh(8)), golden)
+    check_all(golden_case.run(golden, mesh=mesh(8)), golden)
 
   @parameterized.named_parameters(*golden_io.named('gae_random'))
   def test_G23_random(self, golden):
-    check_all(run(golden, mesh=mesh(8)), golden)
+    check_all(golden_case.run(golden, mesh=mesh(8)), golden)
 
   @parameterized.named_parameters(*golden_io.named('gae_invariance'))
   def test_G21_G24_G25_invariance(self, golden):
     base = golden['base']
-    check(run(base, mesh=mesh(8)), base['expected'])
+    check(golden_case.run(base, mesh=mesh(8)), base['expected'])
     for variant in golden['variants']:
-      outcome = run(base, variant['rollouts'], mesh=mesh(8))
+      outcome = golden_case.run(base, variant['rollouts'], mesh=mesh(8))
       check(outcome, variant['expected'])
 
   @parameterized.named_parameters(*golden_io.named('gae_cut_variants'))

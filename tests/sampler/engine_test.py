@@ -32,7 +32,7 @@ class ApiTest(parameterized.TestCase):
     self.assertEqual(contract.ENGINE_CONTRACT, '0.2.2')
     self.assertEqual(engine.max_concurrent_decodes, 4)
     self.assertEqual(engine.samples_per_slot, 1)
-    self.assertEqual(engine.max_prefill_length, 16)
+    self.assertEqual(engine.max_prefill_length, 32)
     self.assertIs(engine.mesh, worlds.mesh())
     self.assertEqual(engine.get_tokenizer().path, '')
 
@@ -98,9 +98,9 @@ class ApiTest(parameterized.TestCase):
   def test_prefill_refuses_what_does_not_fit(self):
     engine = worlds.engine(K=4, slots=4)
     params = engine.load_params(worlds.PARAMS())
-    with self.assertRaisesRegex(ValueError, '17 tokens; 1 to 16 fit'):
+    with self.assertRaisesRegex(ValueError, '33 tokens; 1 to 32 fit'):
       engine.prefill(
-          params=params, padded_tokens=np.zeros(32, int), true_length=17
+          params=params, padded_tokens=np.zeros(48, int), true_length=33
       )
     with self.assertRaisesRegex(ValueError, 'existing_prefix'):
       engine.prefill(

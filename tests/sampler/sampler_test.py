@@ -201,12 +201,96 @@ class CompletionTest(parameterized.TestCase):
       np.testing.assert_allclose(warm.logprob, want, atol=1e-4)
 
 
+class ConversationTest(parameterized.TestCase):
+  """Prompts that continue what their slot read before."""
+
+  def _talk(self, made, turns: int, first: int, seed: int):
+    """Turns of one conversation: prompt, reply and three tokens in answer."""
+    prompt = cases.ids(seed, first)
+    for turn in range(turns):
+      request = worlds.request(f's{seed}t{turn}', prompt, seed=seed + turn)
+      one = worlds.drain(made, [request])[request.request_id]
+      yield request, one
+      prompt = [*prompt, *one.token.tolist(), *cases.ids(turn, 3)]
+
+  @parameterized.parameters(((1, 1, 1), 4), ((8, 1, 1), 8), ((2, 2, 2), 8))
+  def test_turns_equal_cold_runs_and_reuse_the_cache(self, on, slots):
+    K = 3 if on == (2, 2, 2) else 4
+    made = worlds.sampler(K=K, slots=slots, on=on)
+    for request, one in self._talk(made, turns=3, first=9, seed=1):
+      cold = worlds.drain(worlds.sampler(K=4, slots=4), [request])
+      worlds.assert_same(one, cold[request.request_id])
+      want = worlds.replay(worlds.PARAMS(), one)
+      np.testing.assert_allclose(one.logprob, want, atol=1e-4)
+    # 9 prompt tokens; then 14 and 23 are there, and 1 + 3 are new each time.
+    self.assertEqual(made.stats()['prefill_tokens'], 9 + 4 + 4)
+    self.assertEqual(made.stats()['reused_tokens'], 14 + 23)
+
+  def test_two_conversations_and_others_between(self):
+    made = worlds.sampler(K=4, slots=4)
+    talks = [self._talk(made, 3, 8 + s, s) for s in range(2)]
+    for turn, both in enumerate(zip(*talks)):
+      worlds.drain(
+          made, [worlds.request(f'x{turn}{n}', [n + 1]) for n in range(2)]
+      )
+      for _, one in both:
+        want = worlds.replay(worlds.PARAMS(), one)
+        np.testing.assert_allclose(one.logprob, want, atol=1e-4)
+    self.assertGreater(made.stats()['reused_tokens'], 40)
+
+  def test_up_to_the_last_position(self):
+    # 48 positions and padding to 16: the last turns start before the cache
+    # they continue, and the sixth ends at the context's end.
+    made = worlds.sampler(K=4, slots=4)
+    talk = self._talk(made, turns=4, first=10, seed=3)
+    ends = []
+    for _, one in talk:
+      want = worlds.replay(worlds.PARAMS(), one)
+      np.testing.assert_allclose(one.logprob, want, atol=1e-4)
+      ends.append(len(one.prompt) + len(one.token))
+      if ends[-1] + 3 > 32:
+        break
+    self.assertEqual(ends, [16, 25, 34])
+    self.assertGreater(made.stats()['reused_tokens'], 0)
+
+  def test_K24_rewritten_history_is_read_anew(self):
+    made = worlds.sampler(K=4, slots=4)
+    first = worlds.request('a', cases.ids(1, 12))
+    one = worlds.drain(made, [first])['a']
+    whole = [*one.prompt.tolist(), *one.token.tolist()]
+    compacted = worlds.request('b', [*whole[:2], 20, 21, *whole[8:]])
+    again = worlds.drain(made, [compacted])['b']
+    self.assertEqual(made.stats()['reused_tokens'], 0)
+    want = worlds.replay(worlds.PARAMS(), again)
+    np.testing.assert_allclose(again.logprob, want, atol=1e-4)
+
+  @parameterized.parameters('drain', 'inflight', 'restart')
+  def test_K32_new_weights_read_the_whole_prompt(self, mode):
+    made = worlds.sampler(K=4, slots=4)
+    made.submit(worlds.request('live', cases.ids(5, 9), max_tokens=6))
+    one = worlds.drain(made, [worlds.request('a', cases.ids(1, 9))])['a']
+    made.submit(worlds.request('over', cases.ids(6, 9), max_tokens=9))
+    made.step()
+    made.update_weights(1, worlds.PARAMS(1), mode)
+    over = worlds.drain(made)['over']
+    before = made.stats()['reused_tokens']
+    for name, old in (('a2', one), ('over2', over)):
+      prompt = [*old.prompt.tolist(), *old.token.tolist(), 1, 2]
+      request = worlds.request(name, prompt)
+      new = worlds.drain(made, [request])[name]
+      want = worlds.replay(worlds.PARAMS(1), new)
+      np.testing.assert_allclose(new.logprob, want, atol=1e-4)
+    reused = made.stats()['reused_tokens'] - before
+    # After a restart the live one was read whole by the new weights.
+    self.assertEqual(reused, 17 if mode == 'restart' else 0)
+
+
 class SubmitTest(parameterized.TestCase):
 
   def test_prompt_too_long_is_refused_not_cut(self):
     made = worlds.sampler(K=4)
-    with self.assertRaisesRegex(ValueError, r'shape \(17,\); 1 to 16'):
-      made.submit(worlds.request('a', [1] * 17))
+    with self.assertRaisesRegex(ValueError, r'shape \(33,\); 1 to 32'):
+      made.submit(worlds.request('a', [1] * 33))
     self.assertFalse(made.busy)
 
   @parameterized.parameters(
@@ -385,9 +469,9 @@ class StatsTest(absltest.TestCase):
         stats['generated_tokens'] + stats['dead_slot_steps'],
         stats['calls'] * 4 * 4,
     )
-    # 9 of a bucket of 16, four prompts and then two, read four at a time.
+    # 9 of a bucket of 32, four prompts and then two, read four at a time.
     self.assertEqual(stats['prefill_tokens'], 54)
-    self.assertEqual(stats['prefill_padding'], 8 * 16 - 54)
+    self.assertEqual(stats['prefill_padding'], 8 * 32 - 54)
     self.assertEqual(stats['lengths'], len(done))
     made.reset_stats()
     self.assertEqual(set(made.stats().values()), {0})

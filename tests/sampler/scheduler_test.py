@@ -37,11 +37,11 @@ class SchedulerTest(absltest.TestCase):
     made = _scheduler(slots=4, shards=2)
     for name in 'abcde':
       made.submit(worlds.request(name, [1, 2]))
-    self.assertEqual([slot for slot, _, _ in made.fill()], [0, 2, 1, 3])
+    self.assertEqual([one.slot for one in made.fill()], [0, 2, 1, 3])
     self.assertEqual((made.num_live, made.num_queued), (4, 1))
     done = made.record(_columns([[5]] * 4, [None, None, 'stop', None], 2), 0)
     self.assertEqual([one.request_id for one in done], ['b'])
-    self.assertEqual([slot for slot, _, _ in made.fill()], [2])
+    self.assertEqual([one.slot for one in made.fill()], [2])
     self.assertEqual(made.fill(), [])
 
   def test_needed_length_follows_the_longest(self):
@@ -92,13 +92,40 @@ class SchedulerTest(absltest.TestCase):
     made.record(_columns([[7, 8], [9]], [None, None], 2), 0)
     self.assertEqual(made.requeue(), [0, 1])
     inserts = made.fill()
-    self.assertEqual([slot for slot, _, _ in inserts], [0, 1])
-    np.testing.assert_array_equal(inserts[0][1], [1, 2, 7, 8])
-    np.testing.assert_array_equal(inserts[1][1], [1, 2, 9])
+    self.assertEqual([one.slot for one in inserts], [0, 1])
+    np.testing.assert_array_equal(inserts[0].prompt, [1, 2, 7, 8])
+    np.testing.assert_array_equal(inserts[1].prompt, [1, 2, 9])
     done = made.record(_columns([[3], [4]], ['length', 'length'], 2), 1)
     np.testing.assert_array_equal(done[0].token, [7, 8, 3])
     np.testing.assert_array_equal(done[0].version, [0, 0, 1])
     np.testing.assert_array_equal(done[0].prompt, [1, 2])
+
+  def test_a_conversation_goes_back_to_its_slot(self):
+    made = _scheduler(slots=3)
+    for name, prompt in (('a', [1, 2]), ('b', [3]), ('c', [4])):
+      made.submit(worlds.request(name, prompt))
+    made.fill()
+    made.record(_columns([[7, 8], [9], [5]], ['stop', 'stop', None], 2), 0)
+    # A new one comes first; b's slot is the other free one, but used later.
+    made.submit(worlds.request('d', [6, 6]))
+    made.submit(worlds.request('a2', [1, 2, 7, 8, 10, 11]))
+    new, again = made.fill()
+    self.assertEqual((new.slot, new.start), (1, 0))
+    # 8 was sampled but not fed: it is read now.
+    self.assertEqual((again.slot, again.start), (0, 3))
+    self.assertEqual(made.fill(), [])
+
+  def test_caches_of_other_weights_are_not_continued(self):
+    made = _scheduler(slots=2)
+    for name, prompt in (('a', [1, 2]), ('b', [3, 4])):
+      made.submit(worlds.request(name, prompt))
+    made.fill()
+    made.record(_columns([[7], [9]], ['stop', None], 2), 0)
+    made.forget_caches()  # a's slot is free, b is in its own.
+    made.record(_columns([[], [5]], [None, 'stop'], 2), 1)
+    made.submit(worlds.request('a2', [1, 2, 7, 1]))
+    made.submit(worlds.request('b2', [3, 4, 9, 5, 1]))
+    self.assertEqual([one.start for one in made.fill()], [0, 0])
 
   def test_slot_of_an_ended_request_is_clean(self):
     made = _scheduler(slots=1)

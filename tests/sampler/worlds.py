@@ -35,7 +35,7 @@ def engine(
     K: int = 4,
     slots: int = 4,
     on: tuple[int, int, int] = (1, 1, 1),
-    buckets: tuple[int, ...] = (8, 16),
+    buckets: tuple[int, ...] = (8, 32),
     rows: int = 4,
     max_length: int = MAX_LENGTH,
 ) -> engine_lib.PolicyEngine:
