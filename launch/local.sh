@@ -23,5 +23,10 @@ bash launch/setup.sh
 
 export JAX_PLATFORMS="${JAX_PLATFORMS:-cpu}"
 export XLA_FLAGS="${XLA_FLAGS:---xla_force_host_platform_device_count=8}"
+# XLA's CPU backend maps its temporaries afresh on every call; keeping freed
+# memory in the process saves a tenth of an update's time in page faults.
+export MALLOC_ARENA_MAX="${MALLOC_ARENA_MAX:-1}"
+export MALLOC_MMAP_MAX_="${MALLOC_MMAP_MAX_:-0}"
+export MALLOC_TRIM_THRESHOLD_="${MALLOC_TRIM_THRESHOLD_:-4000000000}"
 exec .venv/bin/python -m rl_tpu train \
   "--experiment=$experiment" "--workdir=runs/$name" "$@"

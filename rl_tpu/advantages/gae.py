@@ -7,9 +7,8 @@ The recursion
 
 runs over the transitions of a rollout in time order, wherever its segments
 are packed (1506.02438; G1, G2, G9). It is affine in what comes after a
-segment, so it is worked out in two levels: `affine.suffix` scans every row
-locally, and `affine.join` follows the few numbers of each segment along its
-rollout.
+segment, so `affine` works it out in two levels: rows are scanned locally, and
+the few numbers of each segment are followed along its rollout.
 """
 
 import jax
@@ -63,22 +62,9 @@ def estimate(
     reward_BT = reward_BT - jnp.where(is_action_BT, stop(kl_BT), 0.0)
   earned_BT = _to_owner(joins, reward_BT) if level == 'turn' else reward_BT
   next_BT = _next_value(joins, value_BT, stop(bootstrap_R), gae)
-  delta_BT = jnp.where(
-      joins.transition_mask_BT, earned_BT + next_BT - value_BT, 0.0
+  delta_BT, policy_BT, critic_BT = _recursion(
+      joins, earned_BT, next_BT, value_BT, gae
   )
-  rates = (
-      _rate(joins, gae.gamma, gae.lambda_policy),
-      _rate(joins, gae.gamma, gae.lambda_critic),
-  )
-  if gae.cut == 'position_scaled':
-    critic_BT = affine.suffix_sums(joins, delta_BT, rates[1:], joined=True)[0]
-    delta_BT, policy_BT = _position_scaled(
-        joins, earned_BT, next_BT, value_BT, rates[0]
-    )
-  else:
-    policy_BT, critic_BT = affine.suffix_sums(
-        joins, delta_BT, rates, joined=gae.cut == 'continue'
-    )
   return_BT = jnp.where(
       joins.transition_mask_BT, critic_BT + value_BT, 0.0
   )
@@ -91,6 +77,29 @@ def estimate(
       return_BT=return_BT,
       reward_BT=reward_BT,
   )
+
+
+def _recursion(
+    joins, earned_BT, next_BT, value_BT, gae
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """delta, A under lambda_policy and A under lambda_critic."""
+  delta_BT = jnp.where(
+      joins.transition_mask_BT, earned_BT + next_BT - value_BT, 0.0
+  )
+  rates = (
+      _rate(joins, gae.gamma, gae.lambda_policy),
+      _rate(joins, gae.gamma, gae.lambda_critic),
+  )
+  if gae.cut != 'position_scaled':
+    policy_BT, critic_BT = affine.suffix_sums(
+        joins, delta_BT, rates, joined=gae.cut == 'continue'
+    )
+    return delta_BT, policy_BT, critic_BT
+  critic_BT = affine.suffix_sums(joins, delta_BT, rates[1:], joined=True)[0]
+  delta_BT, policy_BT = _position_scaled(
+      joins, earned_BT, next_BT, value_BT, rates[0]
+  )
+  return delta_BT, policy_BT, critic_BT
 
 
 def _next_value(joins, value_BT, bootstrap_R, gae) -> jax.Array:

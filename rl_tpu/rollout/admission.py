@@ -10,6 +10,7 @@ from rl_tpu.config import schema
 from rl_tpu.records import records
 from rl_tpu.rewards import components
 from rl_tpu.rollout import chain
+from rl_tpu.rollout import comparison
 from rl_tpu.types import termination as term
 
 _Reason = term.DiscardReason
@@ -336,55 +337,27 @@ def _logprobs_are_finite(rollout: records.Rollout) -> bool:
   )
 
 
-def comparability_key(rollout: records.Rollout) -> tuple[str, ...]:
-  """What has to agree for two returns to be compared (E7)."""
-  return (
-      rollout.task_id,
-      rollout.env_version,
-      rollout.env_snapshot,
-      rollout.permissions_hash,
-      rollout.tool_set_hash,
-      rollout.verifier_id,
-      rollout.verifier_version,
-  )
-
-
 def _complete_groups(
     decisions: Sequence[_Decision], group: schema.GroupConfig
 ) -> list[_Decision]:
-  """Discards members of subgroups that are too small to compare (E7)."""
-  members = [
-      groups.Member(
-          d.rollout.rollout_id,
-          comparability_key(d.rollout),
-          d.rollout.group_id or d.rollout.task_id,
-      )
-      for d in decisions
-      if d.reason is None
-  ]
-  parts = groups.partition(members, min_size=group.min_size)
-  subgroup_of = {
-      rollout_id: index
-      for index, ids in enumerate(parts.subgroups)
-      for rollout_id in ids
-  }
+  """Discards members of comparisons that are too small (E7)."""
+  subgroup_of = comparison.subgroups(
+      [d.rollout for d in decisions if d.reason is None],
+      min_size=group.min_size,
+  )
   out = []
   for decision in decisions:
+    # A group estimator has no critic, so nothing is kept for one (E2).
+    changes = {'admitted': None}
     subgroup = subgroup_of.get(decision.rollout.rollout_id)
-    if decision.reason is not None:
-      out.append(dataclasses.replace(decision, admitted=None))
-    elif subgroup is None:
-      out.append(
-          dataclasses.replace(
-              decision,
-              admitted=None,
-              reason=_Reason.GROUP_INCOMPLETE,
-              detail=f'fewer than {group.min_size} comparable members',
-          )
+    if decision.reason is None and subgroup is not None:
+      changes['admitted'] = dataclasses.replace(
+          decision.admitted, subgroup=subgroup
       )
-    else:
-      admitted = dataclasses.replace(decision.admitted, subgroup=subgroup)
-      out.append(dataclasses.replace(decision, admitted=admitted))
+    elif decision.reason is None:
+      changes['reason'] = _Reason.GROUP_INCOMPLETE
+      changes['detail'] = f'fewer than {group.min_size} comparable members'
+    out.append(dataclasses.replace(decision, **changes))
   return out
 
 
@@ -408,6 +381,6 @@ def _counters(decisions: Sequence[_Decision]) -> dict[str, float]:
           sum(d.reason == _Reason.REWARD_MISSING for d in to_score)
       ),
       'rollout/critic_only': float(
-          sum(d.admitted is not None and d.reason is not None for d in decisions)
+          sum(bool(d.admitted and d.reason) for d in decisions)
       ),
   }

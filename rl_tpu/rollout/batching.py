@@ -114,11 +114,10 @@ def build(
       rows_per_microbatch=batching.rows_per_microbatch,
   )
   grid = joins_lib.Grid(flat, layout, batching.row_length)
-  score_R = np.asarray([m.score for m in members], np.float64)
-  reward, dropped_R = timeline.action_rewards(flat, acts, score_R)
-  held_out_R = _held_out([r.task_id for r in rollouts], critic)
+  table = _table(members)
+  reward, dropped_R = timeline.action_rewards(flat, acts, table.score)
   policy, critic_mask = _masks(members, flat, acts, compaction)
-  sources = tuple(sorted({r.source for r in rollouts}))
+  held_out_R = _held_out([r.task_id for r in rollouts], critic)
   joins = joins_lib.build(
       flat,
       acts,
@@ -126,25 +125,12 @@ def build(
       reward=reward,
       policy=policy,
       critic=critic_mask,
-      table=joins_lib.RolloutTable(
-          score=score_R,
-          bootstrap=np.asarray(
-              [m.verdict.end_mode == term.EndMode.BOOTSTRAP for m in members],
-              bool,
-          ),
-          source=np.searchsorted(sources, [r.source for r in rollouts]),
-      ),
+      table=table,
       turn_unit=gae.time_unit == 'turn',
       turn_level=critic.level == 'turn',
   )
-  weights = _weights(
-      flat, rollouts, minibatch_R, policy,
-      critic_mask & ~held_out_R[flat.rollout], loss,
-  )
-  at_cut = np.zeros(len(flat.rollout), bool)
-  at_cut[acts.token] = acts.crosses
-  first_token = np.searchsorted(flat.rollout, np.arange(len(rollouts)))
-  time = np.arange(len(flat.rollout)) - first_token[flat.rollout]
+  updated = critic_mask & ~held_out_R[flat.rollout]
+  weights = _weights(flat, rollouts, minibatch_R, policy, updated, loss)
   return Batch(
       segments=batch_lib.SegmentBatch(_rows(flat, grid, pad_id), joins),
       rollouts=rollouts,
@@ -152,22 +138,44 @@ def build(
       minibatch_R=minibatch_R,
       policy_weight_BT=grid.spread(weights[0], 0, np.float32),
       critic_weight_BT=grid.spread(weights[1], 0, np.float32),
-      time_BT=grid.spread(time, -1, np.int32),
-      at_cut_BT=grid.spread(at_cut, False, bool),
-      sources=sources,
+      time_BT=grid.spread(timeline.token_index(flat), -1, np.int32),
+      at_cut_BT=grid.spread_at(acts.token, acts.crosses, False, bool),
+      sources=_sources(members),
       held_out_R=held_out_R,
-      return_R=np.bincount(
-          acts.rollout, reward, minlength=len(rollouts)
-      ).astype(np.float64),
-      score_R=score_R,
+      return_R=_sums(acts.rollout, reward, len(rollouts)),
+      score_R=table.score,
       dropped_reward_R=dropped_R,
-      subgroup_R=np.asarray(
-          [-1 if m.subgroup is None else m.subgroup for m in members],
-          np.int64,
-      ),
+      subgroup_R=_subgroups(members),
       counts=_counts(flat, grid, rollouts, dropped_R, weights),
       _places=_places(rollouts, flat, layout),
   )
+
+
+def _table(
+    members: Sequence[admission_lib.Admitted],
+) -> joins_lib.RolloutTable:
+  sources = _sources(members)
+  bootstrap = term.EndMode.BOOTSTRAP
+  return joins_lib.RolloutTable(
+      score=np.asarray([m.score for m in members], np.float64),
+      bootstrap=np.asarray(
+          [m.verdict.end_mode == bootstrap for m in members], bool
+      ),
+      source=np.searchsorted(sources, [m.rollout.source for m in members]),
+  )
+
+
+def _sources(members: Sequence[admission_lib.Admitted]) -> tuple[str, ...]:
+  return tuple(sorted({m.rollout.source for m in members}))
+
+
+def _subgroups(members: Sequence[admission_lib.Admitted]) -> np.ndarray:
+  numbers = [-1 if m.subgroup is None else m.subgroup for m in members]
+  return np.asarray(numbers, np.int64)
+
+
+def _sums(ids: np.ndarray, values: np.ndarray, size: int) -> np.ndarray:
+  return np.bincount(ids, values, minlength=size).astype(np.float64)
 
 
 def _rows(flat: timeline.Tokens, grid: joins_lib.Grid, pad_id: int) -> batch_lib.Rows:
@@ -247,7 +255,9 @@ def task_hash(task_id: str) -> float:
 
 def _counts(flat, grid, rollouts, dropped_R, weights) -> dict[str, float]:
   real, padded = len(flat.rollout), grid.shape[0] * grid.shape[1]
-  whole = np.asarray([len(r.segments) == r.num_segments for r in rollouts], bool)
+  whole = np.asarray(
+      [len(r.segments) == r.num_segments for r in rollouts], bool
+  )
   return {
       'rows': grid.shape[0],
       'segments': len(flat.segments),

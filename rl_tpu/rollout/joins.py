@@ -83,11 +83,8 @@ def build(
     turn_unit: gamma and lambda apply between turns only (G10).
     turn_level: one transition per turn (G19).
   """
-  num_rollouts = len(table.score)
-  size_R = table_size(num_rollouts)
   starts = np.arange(len(acts.token)) == acts.transition
   token = acts.token[starts]
-  segment_end = flat.segment_start + flat.lengths - 1
   return batch_lib.Joins(
       transition_mask_BT=grid.spread_at(token, True, False, bool),
       decay_BT=grid.spread_at(
@@ -108,25 +105,30 @@ def build(
           -1, np.int32,
       ),
       rollout_BT=grid.spread(flat.rollout, -1, np.int32),
-      segment_end_BT=grid.spread_at(segment_end, True, False, bool),
+      segment_end_BT=grid.spread_at(_segment_end(flat), True, False, bool),
       policy_mask_BT=grid.spread(policy, False, bool),
       critic_mask_BT=grid.spread(critic, False, bool),
       **_segment_tables(flat, acts, starts, grid),
-      final_R=_table(
-          grid.place[segment_end[_last_segment(flat, num_rollouts)]],
-          -1, np.int32, size_R,
-      ),
-      bootstrap_R=_table(table.bootstrap, False, bool, size_R),
-      score_R=_table(table.score, 0.0, np.float32, size_R),
-      included_R=_table(np.ones(num_rollouts), False, bool, size_R),
-      decays_R=_table(
-          timeline.decaying_transitions(
-              flat, acts, num_rollouts, turn_unit=turn_unit or turn_level
-          ),
-          1.0, np.float32, size_R,
-      ),
-      source_R=_table(table.source, 0, np.int32, size_R),
+      **_rollout_tables(flat, acts, grid, table, turn_unit or turn_level),
   )
+
+
+def _rollout_tables(
+    flat, acts, grid, table, turn_unit: bool
+) -> dict[str, np.ndarray]:
+  count = len(table.score)
+  size_R = table_size(count)
+  ends = np.searchsorted(flat.segment_rollout, np.arange(count), side='right')
+  final = grid.place[_segment_end(flat)[ends - 1]]
+  decays = timeline.decaying_transitions(flat, acts, count, turn_unit=turn_unit)
+  return {
+      'final_R': _table(final, -1, np.int32, size_R),
+      'bootstrap_R': _table(table.bootstrap, False, bool, size_R),
+      'score_R': _table(table.score, 0.0, np.float32, size_R),
+      'included_R': _table(np.ones(count), False, bool, size_R),
+      'decays_R': _table(decays, 1.0, np.float32, size_R),
+      'source_R': _table(table.source, 0, np.int32, size_R),
+  }
 
 
 def _segment_tables(flat, acts, starts, grid) -> dict[str, np.ndarray]:
@@ -151,11 +153,9 @@ def _following(place: np.ndarray, rollout: np.ndarray) -> np.ndarray:
   return out
 
 
-def _last_segment(flat: timeline.Tokens, num_rollouts: int) -> np.ndarray:
-  ends = np.searchsorted(
-      flat.segment_rollout, np.arange(num_rollouts), side='right'
-  )
-  return ends - 1
+def _segment_end(flat: timeline.Tokens) -> np.ndarray:
+  """Last token of every segment."""
+  return flat.segment_start + flat.lengths - 1
 
 
 def table_size(count: int) -> int:

@@ -99,3 +99,34 @@ class Ledger:
   def from_state(cls, state: dict[str, Any]) -> 'Ledger':
     """The ledger that `state` was taken from."""
     return cls(**state)
+
+
+@dataclasses.dataclass
+class Anchors:
+  """Tasks whose targets no outcome has tied down for long (T12).
+
+  Attributes:
+    unscored: rollouts in a row without a score in use, by task.
+  """
+
+  unscored: dict[str, int] = dataclasses.field(default_factory=dict)
+
+  def record(
+      self, admission: admission_lib.Admission, *, max_unscored: int
+  ) -> list[str]:
+    """Counts a judged batch; returns the tasks that have just reached it.
+
+    Args:
+      admission: the batch.
+      max_unscored: termination.max_unscored.
+    """
+    reached = []
+    for rollout, verdict in admission.judged:
+      task = rollout.task_id
+      if verdict.end_mode == term.EndMode.TERMINAL:
+        self.unscored.pop(task, None)
+        continue
+      self.unscored[task] = self.unscored.get(task, 0) + 1
+      if self.unscored[task] == max_unscored:
+        reached.append(task)
+    return reached

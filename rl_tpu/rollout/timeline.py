@@ -70,6 +70,12 @@ def tokens(chains: Sequence[Sequence[records.Segment]]) -> Tokens:
   )
 
 
+def token_index(flat: Tokens) -> np.ndarray:
+  """Index of every token in its rollout, over the stored segments."""
+  first = np.searchsorted(flat.rollout, flat.rollout)
+  return np.arange(len(flat.rollout)) - first
+
+
 @dataclasses.dataclass(frozen=True)
 class Actions:
   """Every action of the batch, in time order; index j counts over rollouts.

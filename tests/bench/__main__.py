@@ -56,6 +56,10 @@ def main() -> None:
       os.environ,
       JAX_PLATFORMS='cpu',
       XLA_FLAGS='--xla_force_host_platform_device_count=1',
+      # As launch/local.sh has it: XLA's temporaries stay mapped.
+      MALLOC_ARENA_MAX='1',
+      MALLOC_MMAP_MAX_='0',
+      MALLOC_TRIM_THRESHOLD_='4000000000',
   )
   for name in arguments or PARTS:
     done = subprocess.run(

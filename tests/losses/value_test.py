@@ -80,11 +80,12 @@ class ValueTest(parameterized.TestCase):
     # old + (v - old) differs from v in the last bit for many of these; the
     # gradient must be v - R all the same.
     rng = np.random.default_rng(0)
-    old = rng.normal(size=256).astype(np.float32)
-    value = (old + rng.uniform(-0.19, 0.19, 256)).astype(np.float32)
+    old = rng.normal(0.0, 0.1, 8192).astype(np.float32)
+    value = (old + rng.uniform(-0.19, 0.19, 8192)).astype(np.float32)
+    target = rng.normal(0.0, 0.1, 8192).astype(np.float32)
     rounded = old + (value - old)
-    self.assertTrue((rounded != value).any())
-    target = rng.normal(size=256).astype(np.float32)
+    is_larger = np.square(rounded - target) > np.square(value - target)
+    self.assertGreater(is_larger.sum(), 10)
     terms, gradient = run(value, old, target, value_clip=0.2)
     self.assertFalse(terms.clipped_BT.any())
     np.testing.assert_array_equal(gradient, value - target)

@@ -37,9 +37,7 @@ def figures(params, critic_params, config, rows):
 
 class ShardedTest(parameterized.TestCase):
 
-  @parameterized.parameters(
-      (2, 2, 1, 1), (8, 8, 1, 1), (8, 2, 2, 2)
-  )
+  @parameterized.parameters((2, 2, 1, 1), (8, 8, 1, 1), (8, 2, 2, 2))
   def test_P3_figures_do_not_depend_on_the_mesh(self, count, *sizes):
     config = cases.config()
     params = cases.params(config)

@@ -1,7 +1,8 @@
-"""T2 to T7, T11, T12: the whole table 2.2, written out by hand.
+"""T2 to T7, T11: the whole table 2.2, written out by hand.
 
-A row is: kind, cause, score recorded, rules | policy, critic, end, score used,
-reason. The two budget flags are given where a rule reads them.
+A row names a kind, its cause, the recorded score and the rules, and the
+verdict that the table gives. The two budget flags stand where a rule reads
+them.
 """
 
 import itertools
