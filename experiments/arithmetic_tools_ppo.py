@@ -69,7 +69,7 @@ def get_config() -> schema.ExperimentConfig:
       advantage=schema.AdvantageConfig(norm='batch'),
       critic=schema.CriticConfig(
           warmup_steps=3,
-          warmup_updates=2,
+          warmup_updates=4,
           updates_per_actor_update=1,
           holdout_fraction=0.1,
           head_bias=0.3,

@@ -5,9 +5,9 @@ those of the policy_mask tokens of the whole batch, before it is cut into
 minibatches, so that rows, minibatches and devices cannot change them (K13).
 """
 
-from collections.abc import Mapping, Sequence
 import dataclasses
 import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np

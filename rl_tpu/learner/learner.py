@@ -12,6 +12,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from rl_tpu.advantages import gae
 from rl_tpu.config import schema
@@ -107,12 +108,17 @@ class Learner:
         raise ValueError(
             f'master parameters must be float32, got {leaf.dtype} (L21).'
         )
-    params = jax.device_put(params, self.param_shardings(params))
-    # Moments take the sharding of their parameters; counters are replicated.
-    opt_state = jax.jit(optimizer.init)(params)
-    opt_state = jax.tree.map(
-        lambda x: x if x.ndim else jax.device_put(x, self._whole), opt_state
+    shardings = self.param_shardings(params)
+    params = jax.device_put(params, shardings)
+    # Moments lie where their parameters do; counters are replicated.
+    places = optax.tree_utils.tree_map_params(
+        optimizer,
+        lambda _, sharding: sharding,
+        jax.eval_shape(optimizer.init, params),
+        shardings,
+        transform_non_params=lambda _: self._whole,
     )
+    opt_state = jax.jit(optimizer.init, out_shardings=places)(params)
     return state_lib.Trainable(params, opt_state)
 
   # --- scoring -----------------------------------------------------------

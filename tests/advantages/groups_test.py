@@ -166,7 +166,9 @@ class GoldenTest(parameterized.TestCase):
       else:
         self.assertAlmostEqual(found[name], want, places=9)
     reasons = {
-        name for name, reason in expected['reason'].items() if reason is not None
+        name
+        for name, reason in expected['reason'].items()
+        if reason is not None
     }
     self.assertEqual(set(parts.incomplete), reasons)
 
@@ -324,7 +326,9 @@ class BatchTest(parameterized.TestCase):
     # Mean 1/4: 3/4 and -1/4; times 4/3 for rloo: 1 and -1/3.
     rollouts = [rollout(n, s) for n, s in zip('abcd', (1.0, 0.0, 0.0, 0.0))]
     found = advantages(rollouts, 'dr_grpo')
-    np.testing.assert_allclose(found['a'] + found['b'], [0.75] * 2 + [-0.25] * 2)
+    np.testing.assert_allclose(
+        found['a'] + found['b'], [0.75] * 2 + [-0.25] * 2
+    )
     found = advantages(rollouts, 'rloo')
     np.testing.assert_allclose(
         found['a'] + found['b'], [1.0] * 2 + [-1 / 3] * 2, rtol=1e-6

@@ -128,7 +128,9 @@ class GoldenTest(parameterized.TestCase):
         np.testing.assert_array_equal(flat(segments), 0.0)
         continue
       golden_io.assert_close(
-          flat(unpacked[rollout_id]), flat(segments), name=f'{norm} {rollout_id}'
+          flat(unpacked[rollout_id]),
+          flat(segments),
+          name=f'{norm} {rollout_id}',
       )
 
 

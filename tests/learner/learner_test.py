@@ -268,6 +268,12 @@ class LearnerTest(parameterized.TestCase):
     head = jax.device_get(state.critic.params)['value_head']['kernel']
     self.assertGreater(float(np.abs(head).max()), 0.0)
 
+  def test_moments_lie_where_their_parameters_do(self):
+    # Moments left on one device are refused after a restore.
+    state = learner(8).init_state(params(), with_critic=True)
+    for leaf in jax.tree.leaves(state):
+      self.assertLen(leaf.sharding.device_set, 8)
+
   def test_L21_master_parameters_are_float32(self):
     half = jax.tree.map(lambda x: x.astype(jnp.bfloat16), params())
     with self.assertRaisesRegex(ValueError, 'bfloat16'):

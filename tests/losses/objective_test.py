@@ -167,7 +167,9 @@ class GoldenTest(parameterized.TestCase):
         found['ratio_saturated_count'], expected['ratio_saturated']
     )
     # Before any step pi_theta is pi_old: the gap is that to the sampler.
-    _, stats, _ = actor(case['logp_old'], nothing_BT, minibatch, bounds_of(case))
+    _, stats, _ = actor(
+        case['logp_old'], nothing_BT, minibatch, bounds_of(case)
+    )
     found = objective.stat_values(stats)
     golden_io.assert_close(
         found['behaviour_gap_abs'], expected['behavior_gap_abs']
