@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from absl import logging
+from rich import console as console_lib
 
 from rl_tpu.assembly import parts
 from rl_tpu.assembly import warm_start
@@ -46,6 +46,7 @@ def run(
   loading.save(config, os.path.join(workdir, 'config.json'))
   began = time.time()
   loss = float('nan')
+  console = console_lib.Console(stderr=True)
   step = 0
   with writers.open_run(workdir) as writer:
     for step in range(1, config.sft.steps + 1):
@@ -55,9 +56,10 @@ def run(
       loss = stats['loss/nll']
       writer.scalars(step, stats)
       if step % 50 == 0 or step == 1:
-        logging.info(
-            'sft step %d of %d: loss %.4f, %.0f s',
-            step, config.sft.steps, loss, time.time() - began,
+        console.print(
+            f'step {step}/{config.sft.steps}  {time.time() - began:.0f} s'
+            f'  loss {loss:.4f}',
+            highlight=False,
         )
   folder = start.export(config.sft.out)
   start.close()

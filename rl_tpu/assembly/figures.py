@@ -355,6 +355,10 @@ class Progress:
     """Moves the bar."""
     self._bar.update(self._task, completed=ended, total=total)
 
+  def on_resume(self, step: int) -> None:
+    """Says where the run is taken up."""
+    self._console.print(f'resumed after update {step}', highlight=False)
+
   def on_update(
       self, step: int, steps: int, values: Mapping[str, float | None]
   ) -> None:

@@ -396,7 +396,7 @@ class TrainingRun:
     self.totals = host['totals']
     self.results = host['results']
     jsonl.discard_after(self.workdir, step)
-    logging.info('resumed after update %d', self.update_index)
+    self.progress.on_resume(self.update_index)
 
 
 def _by_temperature(found: dict[str, list[float]]) -> dict[float, tuple]:

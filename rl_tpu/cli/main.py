@@ -42,7 +42,9 @@ def main(words: Sequence[str]) -> int:
     The exit code.
   """
   logging.use_absl_handler()
-  logging.set_verbosity(logging.INFO)
+  # Our own progress goes to the console; what libraries note at INFO (a dozen
+  # lines a checkpoint) does not.
+  logging.set_verbosity(logging.WARNING)
   phase = verbs.Phase()
   try:
     verb = _verb(words)
