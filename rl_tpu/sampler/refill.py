@@ -150,13 +150,12 @@ def run(
       cache = decode.prefill(weights, config, token, rows(length_P))
 
     def put(insert, state):
-      slot, source = slot_P[insert], source_P[insert] - first
+      slot, source = slot_P[insert], source_P[insert]
+      span = lambda old, new: _put_span(
+          old, slot, new, source - first, start_P[source], bucket
+      )
       return state_lib.DecodeState(
-          cache=jax.tree.map(
-              lambda old, new: state_lib.put_row(old, slot, new, source),
-              state.cache,
-              cache,
-          ),
+          cache=jax.tree.map(span, state.cache, cache),
           control=state_lib.put_row(state.control, slot, control, insert),
       )
 
@@ -166,6 +165,13 @@ def run(
 
   parts = (jnp.sum(length_P > 0, dtype=jnp.int32) + chunk - 1) // chunk
   return jax.lax.fori_loop(0, parts, read, state)
+
+
+def _put_span(old, slot, new, index, start, length: int) -> jax.Array:
+  """Copies `length` positions of row `index` of `new` into row `slot`."""
+  size = (1, new.shape[1], length, new.shape[3])
+  span = jax.lax.dynamic_slice(new, (index, 0, start, 0), size)
+  return jax.lax.dynamic_update_slice(old, span, (slot, 0, start, 0))
 
 
 def _take(cache: decode.Cache, slot_N: jax.Array) -> decode.Cache:
