@@ -178,7 +178,9 @@ def _sums(ids: np.ndarray, values: np.ndarray, size: int) -> np.ndarray:
   return np.bincount(ids, values, minlength=size).astype(np.float64)
 
 
-def _rows(flat: timeline.Tokens, grid: joins_lib.Grid, pad_id: int) -> batch_lib.Rows:
+def _rows(
+    flat: timeline.Tokens, grid: joins_lib.Grid, pad_id: int
+) -> batch_lib.Rows:
   logprob = np.where(
       flat.is_action, flat.column('behaviour_logprob', np.float32), 0.0
   )

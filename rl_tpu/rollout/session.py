@@ -76,7 +76,7 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-  """One rollout to be run."""
+  """One rollout to be run; `seed` is of its sampling alone."""
 
   rollout_id: str
   task: records.Task
@@ -111,7 +111,8 @@ class Session:
     self._stop_ids = tuple(
         tokenizer.token_id(text) for text in settings.sampling.stop
     )
-    self._lineage = f'{spec.name}/{spec.version}@{job.seed}'
+    # Of the task, not of the member: group members have to be comparable (E7).
+    self._lineage = f'{spec.name}/{spec.version}@{job.task.seed}'
     self._recorder = recorder_lib.Recorder(
         job.rollout_id, self._lineage, settings.reward_weights
     )
@@ -135,7 +136,7 @@ class Session:
     return self._record(end, score, None)
 
   def _play(self) -> Generator[Ask, Any, protocol.End]:
-    observation = yield Call('reset', (self._job.task, self._job.seed))
+    observation = yield Call('reset', (self._job.task, self._job.task.seed))
     instruction = yield Call('instruction')
     self._pending = observation.prompt
     opening = [*instruction, *observation.messages, *observation.prompt]
@@ -382,7 +383,7 @@ class Session:
         reward_components=components,
         env_name=spec.name,
         env_version=spec.version,
-        env_seed=job.seed,
+        env_seed=job.task.seed,
         env_snapshot=self._lineage,
         permissions_hash=spec.permissions_hash,
         tool_set_hash=spec.tool_set_hash,
