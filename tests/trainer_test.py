@@ -170,6 +170,33 @@ class TrainerTest(absltest.TestCase):
       trainer.train(renamed, self.whole)
 
 
+class GroupTest(absltest.TestCase):
+
+  def test_E1_a_group_estimator_trains_without_a_critic(self):
+    folder = pathlib.Path(tempfile.mkdtemp())
+    self.addCleanup(shutil.rmtree, folder)
+    config = tiny.experiment(tiny.model_folder(folder), steps=1)
+    config = dataclasses.replace(
+        config,
+        advantage=dataclasses.replace(
+            config.advantage, estimator='grpo', norm='none'
+        ),
+        group=dataclasses.replace(config.group, size=2),
+        critic=dataclasses.replace(
+            config.critic, warmup_steps=0, holdout_fraction=0.0
+        ),
+        batching=dataclasses.replace(config.batching, tasks_per_batch=4),
+    )
+    workdir = str(folder / 'work')
+    trainer.train(config, workdir)
+    (line,) = [l for l in lines(workdir) if 'reward/success' in l]
+    # Two members of each task are comparable: none is left out.
+    self.assertEqual(line['rollout/admitted'], 8)
+    self.assertEqual(line['rollout/discarded'], 0)
+    names = {name for line in lines(workdir) for name in line}
+    self.assertEqual(tags.unknown(names - {'step', 'time'}), [])
+
+
 _RUN = """
 import sys
 from rl_tpu import trainer

@@ -236,6 +236,20 @@ class SessionTest(parameterized.TestCase):
     )
     self.assertLen(set(seen), len(seen))
 
+  def test_E7_members_of_a_group_share_the_snapshot_and_not_the_draws(self):
+    seen = []
+
+    def reply(text, request):
+      seen.append(request.params.seed)
+      return _line(text, request)
+
+    rollouts, _ = self._run(
+        [{'turns': 1}] * 2,
+        sampler=worlds.ScriptedSampler(self.tokenizer, reply),
+    )
+    self.assertLen({r.env_snapshot for r in rollouts}, 1)
+    self.assertLen(set(seen), 2)
+
   @parameterized.parameters('raise', 'reset')
   def test_K34_an_environment_that_raises_ends_its_own_rollout(self, fault):
     rollouts, _ = self._run(
