@@ -3,13 +3,15 @@
 import dataclasses
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rl_tpu.assembly import parts
 from rl_tpu.checkpointing import store as store_lib
 from rl_tpu.config import schema
 from rl_tpu.evaluation import evaluate as evaluate_lib
+from rl_tpu.records import jsonl
+from rl_tpu.records import records
 
 
 def evaluate(
@@ -55,10 +57,25 @@ def evaluate(
         host['policy_version'], state.actor.params, 'drain'
     )
     on_start()
-    return run_all(config, workdir, step, world, sampler)
+    source = world.tasks('eval')
+    results = run_all(
+        config, workdir, step, world, sampler,
+        tasks=first_tasks(source, config.evaluation), suffix='-verb',
+    )
+    return {r.temperature: (r.success, r.low, r.high) for r in results}
   finally:
     world.close()
     store.close()
+
+
+def first_tasks(
+    source: Sequence[records.Task],
+    config: schema.EvaluationConfig,
+    count: int | None = None,
+) -> list[records.Task]:
+  """The held-out tasks that are evaluated: the first of the split."""
+  count = count or config.final_tasks or config.tasks
+  return [source[i] for i in range(min(count, len(source)))]
 
 
 def run_all(
@@ -67,26 +84,28 @@ def run_all(
     step: int,
     world: parts.World,
     sampler: Any,
-) -> dict[float, tuple[float, float, float]]:
-  """One evaluation per temperature; writes each as JSON."""
-  source = world.tasks('eval')
-  count = config.evaluation.final_tasks or config.evaluation.tasks
-  tasks = [source[i] for i in range(min(count, len(source)))]
+    *,
+    tasks: Sequence[records.Task],
+    suffix: str = '',
+    on_end: Callable[[int, int], None] | None = None,
+) -> list[evaluate_lib.Result]:
+  """One evaluation per temperature; figures and rollouts go to `eval/`."""
   folder = os.path.join(workdir, 'eval')
   os.makedirs(folder, exist_ok=True)
-  found = {}
+  results = []
   for temperature in config.evaluation.temperatures:
     sampling = dataclasses.replace(config.sampling, temperature=temperature)
-    runner = world.runner(sampler, sampling)
-    result, _ = evaluate_lib.evaluate(
+    runner = world.runner(sampler, sampling, on_end=on_end)
+    result, rollouts = evaluate_lib.evaluate(
         runner.collect,
         tasks,
         temperature=temperature,
         seed=config.seed,
         resamples=config.evaluation.bootstrap,
     )
-    found[temperature] = (result.success, result.low, result.high)
-    path = os.path.join(folder, f'{step:06d}-t{temperature:g}-verb.json')
-    with open(path, 'w', encoding='utf-8') as file:
+    results.append(result)
+    stem = os.path.join(folder, f'{step:06d}-t{temperature:g}{suffix}')
+    jsonl.write(stem + '.jsonl', rollouts)
+    with open(stem + '.json', 'w', encoding='utf-8') as file:
       json.dump(dataclasses.asdict(result), file, indent=1)
-  return found
+  return results

@@ -6,7 +6,6 @@ step: device state, cursors, counters, writers.
 
 import contextlib
 import dataclasses
-import json
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,12 +18,12 @@ from absl import logging
 from rl_tpu.advantages import groups
 from rl_tpu.advantages import normalise
 from rl_tpu.assembly import figures
+from rl_tpu.assembly import judging
 from rl_tpu.assembly import parts
 from rl_tpu.checkpointing import store as store_lib
 from rl_tpu.config import loading
 from rl_tpu.config import schema
 from rl_tpu.config import validation
-from rl_tpu.evaluation import evaluate as evaluate_lib
 from rl_tpu.learner import state as state_lib
 from rl_tpu.learner import update as update_lib
 from rl_tpu.metrics import phases
@@ -318,33 +317,22 @@ class TrainingRun:
       self.results['before'] = self._evaluate(count)
 
   def _evaluate(self, count: int) -> dict[str, list[float]]:
-    config = self.config.evaluation
-    found, values, folder = {}, {}, os.path.join(self.workdir, 'eval')
-    os.makedirs(folder, exist_ok=True)
-    tasks = [self.eval_tasks[i] for i in range(min(count, len(self.eval_tasks)))]
     last = self.results.get('last')
     if last and last['update'] == self.update_index and last['tasks'] == count:
       return last['found']
     with self.clock.phase('evaluate'):
-      for temperature in config.temperatures:
-        sampling = dataclasses.replace(
-            self.config.sampling, temperature=temperature
-        )
-        runner = self.world.runner(
-            self.sampler, sampling,
-            on_end=self.progress.on_rollout,
-        )
-        result, rollouts = evaluate_lib.evaluate(
-            runner.collect, tasks, temperature=temperature,
-            seed=self.config.seed, resamples=config.bootstrap,
-        )
-        found[f'{temperature:g}'] = [result.success, result.low, result.high]
-        values |= figures.evaluation(result, self.config.sampling.temperature)
-        stem = os.path.join(folder, f'{self.update_index:06d}-t{temperature:g}')
-        jsonl.write(stem + '.jsonl', rollouts)
-        path = stem + '.json'
-        with open(path, 'w', encoding='utf-8') as file:
-          json.dump(dataclasses.asdict(result), file, indent=1)
+      results = judging.run_all(
+          self.config, self.workdir, self.update_index, self.world,
+          self.sampler, on_end=self.progress.on_rollout,
+          tasks=judging.first_tasks(
+              self.eval_tasks, self.config.evaluation, count
+          ),
+      )
+    found, values = {}, {}
+    for result in results:
+      name = f'{result.temperature:g}'
+      found[name] = [result.success, result.low, result.high]
+      values |= figures.evaluation(result, self.config.sampling.temperature)
     self.writer.scalars(self.update_index, values)
     self.progress.on_evaluation(self.update_index, found)
     self.results['last'] = {
