@@ -67,7 +67,9 @@ class DrawTest(parameterized.TestCase):
           logp[token == index], math.log(probability), atol=2e-6
       )
       spread = math.sqrt(_SLOTS * probability * (1 - probability))
-      self.assertLess(abs(count[index] - _SLOTS * probability), 4.5 * spread + 1)
+      self.assertLess(
+          abs(count[index] - _SLOTS * probability), 4.5 * spread + 1
+      )
 
   def test_ties_with_the_last_one_kept_are_kept(self):
     token, logp = _many([0.4, 0.2, 0.2, 0.2], top_k=2)
@@ -92,11 +94,15 @@ class DrawTest(parameterized.TestCase):
     count = np.bincount(token, minlength=1000)
     self.assertEqual(count[weight == 0].sum(), 0)
     for index in np.nonzero(weight)[0]:
-      self.assertAlmostEqual(count[index] / _SLOTS, weight[index] / 10, delta=0.04)
+      self.assertAlmostEqual(
+          count[index] / _SLOTS, weight[index] / 10, delta=0.04
+      )
 
   def test_another_slot_that_truncates_changes_nothing(self):
     full = lambda x, dtype=jnp.float32: jnp.full(8, x, dtype)
-    plain = sampling.Settings(full(1.0), full(0, jnp.int32), full(1.0), full(0.0))
+    plain = sampling.Settings(
+        full(1.0), full(0, jnp.int32), full(1.0), full(0.0)
+    )
     mixed = plain._replace(top_k_S=plain.top_k_S.at[3].set(1))
     logits = jnp.asarray(np.random.default_rng(0).normal(size=50), jnp.float32)
     token, logp = _draw(logits, plain, 1)
