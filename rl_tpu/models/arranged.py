@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from rl_tpu.models import config as config_lib
 from rl_tpu.models import decoder
+from rl_tpu.models import rotary
 
 
 class LayerWeights(NamedTuple):
@@ -48,12 +49,17 @@ class Weights(NamedTuple):
     layers: one entry per layer.
     final_norm: [D].
     head: [V, D], or None where it is the embedding.
+    cos: [max_length, K / 2], of the rotary angle at each position. A table:
+      the compiler would compute the angles again in every layer and head.
+    sin: the same of the sine.
   """
 
   embed: jax.Array
   layers: tuple[LayerWeights, ...]
   final_norm: jax.Array
   head: jax.Array | None
+  cos: jax.Array
+  sin: jax.Array
 
 
 def arrange(
@@ -71,11 +77,14 @@ def arrange(
       for index in range(config.num_layers)
   )
   tied = config.tie_embeddings
+  cos, sin = rotary.angles(jnp.arange(config.max_length), config)
   return Weights(
       embed=cast(params['embed']['embedding']),
       layers=layers,
       final_norm=params['final_norm']['scale'],
       head=None if tied else cast(params['lm_head']['kernel'].T),
+      cos=cos,
+      sin=sin,
   )
 
 
@@ -127,4 +136,6 @@ def logical_axes(config: config_lib.DecoderConfig) -> Weights:
       layers=(layer,) * config.num_layers,
       final_norm=('width',),
       head=None if config.tie_embeddings else ('vocab', 'width'),
+      cos=('layer', 'head_width'),
+      sin=('layer', 'head_width'),
   )

@@ -17,7 +17,6 @@ from rl_tpu.models import arranged
 from rl_tpu.models import attention
 from rl_tpu.models import config as config_lib
 from rl_tpu.models import decoder
-from rl_tpu.models import rotary
 
 
 class Cache(NamedTuple):
@@ -67,7 +66,7 @@ def prefill(
   S, T = token_ST.shape
   position_ST = jnp.broadcast_to(jnp.arange(T), (S, T))
   segment_ST = jnp.where(position_ST < length_S[:, None], 0, -1)
-  rotation = _rotation(position_ST.reshape(-1), config)
+  rotation = _rotation(weights, position_ST.reshape(-1))
   rows = lambda x: x.reshape(-1, config.head_width, S, T).transpose(2, 3, 0, 1)
   x = weights.embed[token_ST.reshape(-1)].T
   keys, values = [], []
@@ -138,7 +137,7 @@ def _feed(
   """Runs T tokens a slot; the residual stream [D, S * T] and the cache."""
   S, T = token_ST.shape
   position_ST = start_S[:, None] + jnp.arange(T)
-  rotation = _rotation(position_ST.reshape(-1), config)
+  rotation = _rotation(weights, position_ST.reshape(-1))
   visible = jnp.arange(cache.key[0].shape[2]) <= position_ST[..., None]
   heads = lambda x: x.reshape(-1, config.head_width, S, T).transpose(2, 0, 3, 1)
   x = weights.embed[token_ST.reshape(-1)].T
@@ -168,9 +167,8 @@ def logits(
   return jnp.where(has_token_V[:, None], out_VS, -jnp.inf)
 
 
-def _rotation(position_N, config) -> tuple[jax.Array, jax.Array]:
-  cos, sin = rotary.angles(position_N, config)
-  return cos.T, sin.T
+def _rotation(weights, position_N) -> tuple[jax.Array, jax.Array]:
+  return weights.cos[position_N].T, weights.sin[position_N].T
 
 
 def _rotate(x: jax.Array, rotation: tuple[jax.Array, jax.Array]) -> jax.Array:
@@ -272,8 +270,16 @@ def forced_logprobs(
 
   Returns:
     float32 [len(ids) - 1].
+
+  Raises:
+    ValueError: more ids than the model has positions.
   """
   ids = np.asarray(ids, np.int32)
+  if len(ids) > config.max_length:
+    raise ValueError(
+        f'{len(ids)} ids are more than the {config.max_length} positions of'
+        ' the model (max_length).'
+    )
   count = len(ids) - 1
   if count < 1:
     return np.zeros(0, np.float32)

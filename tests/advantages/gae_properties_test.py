@@ -363,9 +363,9 @@ def _split(rng, rollout):
   rollout = copy.deepcopy(rollout)
   place = int(rng.integers(0, len(rollout['segments'])))
   segment = rollout['segments'][place]
-  at = int(rng.integers(1, len(segment['role'])))
-  if at >= len(segment['role']):
+  if len(segment['role']) < 2:
     return rollout
+  at = int(rng.integers(1, len(segment['role'])))
   first, second = copy.deepcopy(segment), copy.deepcopy(segment)
   for name in ('role', 'turn_id', 'reward', 'value'):
     first[name] = first[name][:at]
