@@ -28,7 +28,9 @@ def get_config() -> schema.ExperimentConfig:
       base,
       name='arithmetic_tools_sft',
       time_limit_s=None,
-      batching=dataclasses.replace(base.batching, rows_per_microbatch=64),
+      batching=dataclasses.replace(
+          base.batching, row_length=256, rows_per_microbatch=32
+      ),
       sft=schema.SftConfig(
           target=(
               'rl_tpu.environments.arithmetic_demonstrations:ScriptedPolicy'
@@ -36,18 +38,18 @@ def get_config() -> schema.ExperimentConfig:
           settings={
               'skip': 0.5,
               'skip_right': 0.0,
-              'corrupt_call': 0.01,
-              'corrupt_answer': 0.01,
-              'corrupt_summary': 0.02,
-              'corrupt_report': 0.01,
+              'corrupt_call': 0.002,
+              'corrupt_answer': 0.002,
+              'corrupt_summary': 0.002,
+              'corrupt_report': 0.002,
           },
-          steps=1300,
+          steps=1600,
           rollouts_per_step=24,
           optimizer=schema.OptimizerConfig(
               learning_rate=2e-3,
               schedule='cosine',
               warmup_steps=30,
-              decay_steps=1270,
+              decay_steps=1570,
               end_fraction=0.02,
               b2=0.98,
               weight_decay=0.01,

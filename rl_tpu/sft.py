@@ -47,12 +47,13 @@ def run(
   began = time.time()
   loss = float('nan')
   console = console_lib.Console(stderr=True)
-  step = 0
+  done = 0
   with writers.open_run(workdir) as writer:
     for step in range(1, config.sft.steps + 1):
       if stop():
         break
       stats = start.step(step)
+      done = step
       loss = stats['loss/nll']
       writer.scalars(step, stats)
       if step % 50 == 0 or step == 1:
@@ -65,7 +66,7 @@ def run(
   start.close()
   return {
       'out': folder,
-      'steps': step,
+      'steps': done,
       'loss': loss,
       'seconds': time.time() - began,
   }

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from rl_tpu.assembly import run as run_lib
+from rl_tpu.assembly import opening
 from rl_tpu.config import schema
 
 
@@ -33,7 +33,7 @@ def train(
     ValueError: a setting, file or directory that cannot work, before any work
       starts.
   """
-  with run_lib.open_run(config, workdir) as run:
+  with opening.open_run(config, workdir) as run:
     on_start()
     run.evaluate_first()
     while run.goes_on(stop):

@@ -11,6 +11,9 @@ from absl import logging
 from rich import console as console_lib
 from rich import progress as progress_lib
 
+from rl_tpu.advantages import groups
+from rl_tpu.advantages import normalise
+from rl_tpu.config import schema
 from rl_tpu.evaluation import evaluate as evaluate_lib
 from rl_tpu.learner import update as update_lib
 from rl_tpu.metrics import diagnostics
@@ -329,6 +332,36 @@ def warn(step: int, report: update_lib.Report, batch: batching.Batch) -> None:
       )
 
 
+def advantage_scale(
+    batch: batching.Batch,
+    advantage: schema.AdvantageConfig,
+    group: schema.GroupConfig,
+    running: normalise.Running,
+) -> dict[str, float]:
+  """What groups can teach (E8), and tokens left unscaled for want of data (G17)."""
+  values = {}
+  if advantage.estimator != 'gae':
+    value_R = batch.score_R if group.outcome_only else batch.return_R
+    values |= groups.figures(
+        value_R, batch.subgroup_R, std_floor=group.std_floor
+    )
+  if advantage.norm == 'source':
+    values['adv/raw_tokens_total'] = float(
+        sum(source.raw for source in running.values())
+    )
+  return values
+
+
+def warn_unanchored(tasks: Sequence[str], count: int) -> None:
+  """Names tasks whose value targets rest on the critic alone (T12)."""
+  for task in tasks:
+    logging.warning(
+        'task %s: its last %d rollouts brought no outcome in use, so the'
+        ' critic learns its value from itself; look at its budget.',
+        task, count,
+    )
+
+
 class Progress:
   """One line per update, and a bar of rollouts where a person looks on."""
 
@@ -374,6 +407,7 @@ class Progress:
         f'  entropy {show("policy/entropy")}'
         f'  tok/s {show("perf/generated_tokens_per_s")}',
         highlight=False,
+        soft_wrap=True,
     )
 
   def on_evaluation(
@@ -387,6 +421,7 @@ class Progress:
     self._console.print(
         f'held-out success after update {step}: ' + '  '.join(parts),
         highlight=False,
+        soft_wrap=True,
     )
 
 

@@ -4,14 +4,12 @@ Each stage hands plain data to the next. The run object holds what outlives a
 step: device state, cursors, counters, writers.
 """
 
-import contextlib
 import dataclasses
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
 import numpy as np
 from absl import logging
 
@@ -21,9 +19,7 @@ from rl_tpu.assembly import figures
 from rl_tpu.assembly import judging
 from rl_tpu.assembly import parts
 from rl_tpu.checkpointing import store as store_lib
-from rl_tpu.config import loading
 from rl_tpu.config import schema
-from rl_tpu.config import validation
 from rl_tpu.learner import state as state_lib
 from rl_tpu.learner import update as update_lib
 from rl_tpu.metrics import phases
@@ -62,7 +58,10 @@ class TrainingRun:
   ledger: ledger_lib.Ledger = dataclasses.field(
       default_factory=ledger_lib.Ledger
   )
-  running: dict[str, Any] = dataclasses.field(default_factory=dict)
+  anchors: ledger_lib.Anchors = dataclasses.field(
+      default_factory=ledger_lib.Anchors
+  )
+  running: normalise.Running = dataclasses.field(default_factory=dict)
   clock: phases.PhaseClock = dataclasses.field(
       default_factory=phases.PhaseClock
   )
@@ -151,6 +150,12 @@ class TrainingRun:
       self.ledger.assert_balanced()
       admission.check_scored(
           admitted, max_missing=self.config.termination.max_missing
+      )
+      figures.warn_unanchored(
+          self.anchors.record(
+              admitted, max_unscored=self.config.termination.max_unscored
+          ),
+          self.config.termination.max_unscored,
       )
     return admitted
 
@@ -251,6 +256,9 @@ class TrainingRun:
           self.clock.next_step(), self.sampler.stats(), batch, compiled,
           sampled,
       )
+      values |= figures.advantage_scale(
+          batch, self.config.advantage, self.config.group, self.running
+      )
       values |= self.ledger.figures()
       values['policy/version'] = self.version
       self.totals['sampled_tokens'] = (
@@ -288,6 +296,7 @@ class TrainingRun:
           'seed': self.config.seed,
           'reference_id': self.reference_id,
           'ledger': self.ledger.state(),
+          'unscored': self.anchors.unscored,
           'reward_statistics': normalise.state(self.running),
           'overflow': self.history.overflow,
           # Every batch is collected and consumed within its update, so no
@@ -378,6 +387,7 @@ class TrainingRun:
     self.version = host['policy_version']
     self.cursor.restore(host['cursor'])
     self.ledger = ledger_lib.Ledger.from_state(host['ledger'])
+    self.anchors.unscored = host['unscored']
     self.running = normalise.from_state(host['reward_statistics'])
     self.history.overflow = host['overflow']
     self.earlier_s = host['training_s']
@@ -389,76 +399,3 @@ class TrainingRun:
 
 def _by_temperature(found: dict[str, list[float]]) -> dict[float, tuple]:
   return {float(name): tuple(figures) for name, figures in found.items()}
-
-
-@contextlib.contextmanager
-def open_run(
-    config: schema.ExperimentConfig, workdir: str
-) -> Iterator[TrainingRun]:
-  """Builds a run, restores it where it was, and closes it whatever happens.
-
-  Raises:
-    ValueError: whatever cannot work, before anything is written.
-  """
-  validation.validate(config)
-  used = parts.check_workdir(workdir, config)
-  compiles = compile_count.CompileCounter()
-  policy = parts.build_policy(config)
-  with contextlib.ExitStack() as stack:
-    world = parts.build_world(config, policy.tokenizer, policy.template)
-    stack.callback(world.close)
-    learner = parts.build_learner(config, policy.decoder, policy.mesh)
-    sampler = parts.build_sampler(config, policy)
-    stack.enter_context(compiles)
-    run = _build(config, workdir, used, policy, learner, sampler, world, compiles)
-    stack.callback(run.checkpoints.close)
-    stack.callback(run.writer.close)
-    stack.enter_context(run.progress)
-    yield run
-
-
-def _build(config, workdir, used, policy, learner, sampler, world, compiles):
-  os.makedirs(os.path.join(workdir, 'rollouts'), exist_ok=True)
-  if used is None:
-    loading.save(config, os.path.join(workdir, 'config.json'))
-  gae = config.advantage.estimator == 'gae'
-  state = learner.init_state(policy.params, with_critic=gae)
-  reference = None
-  if config.kl.in_ != 'none':
-    reference = jax.tree.map(jax.numpy.copy, state.actor.params)
-  updater = update_lib.Updater(
-      learner,
-      batching=config.batching,
-      critic=config.critic,
-      kl=config.kl,
-      policy=config.policy,
-      reference=reference,
-  )
-  checkpoints = store_lib.CheckpointStore(
-      os.path.join(workdir, 'checkpoints'), config.checkpoint
-  )
-  run = TrainingRun(
-      config=config,
-      workdir=workdir,
-      world=world,
-      policy=policy,
-      learner=learner,
-      updater=updater,
-      sampler=sampler,
-      state=state,
-      cursor=cursor_lib.TaskCursor(
-          world.tasks('train'), seed=config.seed, shuffle=config.tasks.shuffle
-      ),
-      eval_tasks=world.tasks('eval'),
-      checkpoints=checkpoints,
-      writer=None,
-      progress=figures.Progress(),
-      reference_id=config.model.path,
-      compiles=compiles,
-  )
-  run.restore()
-  run.writer = writers.open_run(
-      workdir, resume_step=run.update_index if used is not None else None
-  )
-  run.sampler.update_weights(run.version, run.state.actor.params, 'drain')
-  return run

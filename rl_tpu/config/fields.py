@@ -59,15 +59,30 @@ def paths(settings: Any, prefix: str = '') -> Iterator[str]:
 
 
 def nearest(wrong: str, names: Sequence[str]) -> str:
-  """The name a user most likely meant; the last part of a path weighs most."""
-  last = wrong.rsplit('.', 1)[-1]
+  """The name a user most likely meant; the last part of a path weighs most.
+
+  A section counts by its own name, and a name of several words by its first:
+  `gae.lamda` is closer to `gae.lambda_policy.fixed` than to `gae.gamma`.
+  """
+  depth = wrong.count('.') + 1
 
   def likeness(name: str) -> float:
-    whole = difflib.SequenceMatcher(None, wrong, name).ratio()
-    part = difflib.SequenceMatcher(None, last, name.rsplit('.', 1)[-1]).ratio()
-    return whole + 1.5 * part
+    section = '.'.join(name.split('.')[:depth])
+    found = max(_likeness(wrong, name), 0.95 * _likeness(wrong, section))
+    # A word of one or two letters is like too much.
+    if len(wrong.rsplit('.', 1)[-1]) > 2:
+      head, dot, last = section.rpartition('.')
+      word = last.split('_', 1)[0]
+      found = max(found, 0.95 * _likeness(wrong, head + dot + word))
+    return found
 
   return max(names, key=likeness, default='')
+
+
+def _likeness(wrong: str, name: str) -> float:
+  ratio = lambda a, b: difflib.SequenceMatcher(None, a, b).ratio()
+  last = lambda path: path.rsplit('.', 1)[-1]
+  return ratio(wrong, name) + 1.5 * ratio(last(wrong), last(name))
 
 
 def describe(annotation: Any) -> str:

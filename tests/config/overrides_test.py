@@ -67,6 +67,7 @@ class OverridesTest(parameterized.TestCase):
       ('batching.rolength=64', 'batching.row_length'),
       ('learning_rate=1e-3', 'actor_optimizer.learning_rate'),
       ('clip.eps_low.x=1', 'clip.eps_low'),
+      ('gae.lamda=1', 'gae.lambda_policy.fixed'),
       ('sft.stepz=1', None),
   )
   def test_K39_unknown_name_is_refused_with_the_nearest(self, text, nearest):

@@ -1,0 +1,92 @@
+"""Builds a training run, takes it up where it was, and closes it."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+
+import jax
+
+from rl_tpu.assembly import figures
+from rl_tpu.assembly import parts
+from rl_tpu.assembly import run as run_lib
+from rl_tpu.checkpointing import store as store_lib
+from rl_tpu.config import loading
+from rl_tpu.config import schema
+from rl_tpu.config import validation
+from rl_tpu.learner import update as update_lib
+from rl_tpu.metrics import writers
+from rl_tpu.sharding import compile_count
+from rl_tpu.tasks import cursor as cursor_lib
+
+
+@contextlib.contextmanager
+def open_run(
+    config: schema.ExperimentConfig, workdir: str
+) -> Iterator[run_lib.TrainingRun]:
+  """Builds a run, restores it where it was, and closes it whatever happens.
+
+  Raises:
+    ValueError: whatever cannot work, before anything is written.
+  """
+  validation.validate(config)
+  used = parts.check_workdir(workdir, config)
+  compiles = compile_count.CompileCounter()
+  policy = parts.build_policy(config)
+  with contextlib.ExitStack() as stack:
+    world = parts.build_world(config, policy.tokenizer, policy.template)
+    stack.callback(world.close)
+    learner = parts.build_learner(config, policy.decoder, policy.mesh)
+    sampler = parts.build_sampler(config, policy)
+    stack.enter_context(compiles)
+    run = _build(config, workdir, used, policy, learner, sampler, world, compiles)
+    stack.callback(run.checkpoints.close)
+    stack.callback(run.writer.close)
+    stack.enter_context(run.progress)
+    yield run
+
+
+def _build(config, workdir, used, policy, learner, sampler, world, compiles):
+  os.makedirs(os.path.join(workdir, 'rollouts'), exist_ok=True)
+  if used is None:
+    loading.save(config, os.path.join(workdir, 'config.json'))
+  gae = config.advantage.estimator == 'gae'
+  state = learner.init_state(policy.params, with_critic=gae)
+  reference = None
+  if config.kl.in_ != 'none':
+    reference = jax.tree.map(jax.numpy.copy, state.actor.params)
+  updater = update_lib.Updater(
+      learner,
+      batching=config.batching,
+      critic=config.critic,
+      kl=config.kl,
+      policy=config.policy,
+      reference=reference,
+  )
+  checkpoints = store_lib.CheckpointStore(
+      os.path.join(workdir, 'checkpoints'), config.checkpoint
+  )
+  run = run_lib.TrainingRun(
+      config=config,
+      workdir=workdir,
+      world=world,
+      policy=policy,
+      learner=learner,
+      updater=updater,
+      sampler=sampler,
+      state=state,
+      cursor=cursor_lib.TaskCursor(
+          world.tasks('train'), seed=config.seed, shuffle=config.tasks.shuffle
+      ),
+      eval_tasks=world.tasks('eval'),
+      checkpoints=checkpoints,
+      writer=None,
+      progress=figures.Progress(),
+      reference_id=config.model.path,
+      compiles=compiles,
+  )
+  run.restore()
+  run.writer = writers.open_run(
+      workdir, resume_step=run.update_index if used is not None else None
+  )
+  run.sampler.update_weights(run.version, run.state.actor.params, 'drain')
+  return run
