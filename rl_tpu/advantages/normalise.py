@@ -6,45 +6,27 @@ minibatches, so that rows, minibatches and devices cannot change them (K13).
 """
 
 import dataclasses
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from rl_tpu.advantages import groups
 from rl_tpu.config import schema
 from rl_tpu.types import batch as batch_lib
 from rl_tpu.types import shapes
+from rl_tpu.types import statistics
 
 NORMS = ('none', 'batch', 'source')
 # A source's running statistics count from this many `min_count` on (G17).
 _SEEN_FACTOR = 10
 
 
-@dataclasses.dataclass(frozen=True)
-class Statistics:
-  """What is kept of the advantages of one source.
-
-  Attributes:
-    count: tokens seen.
-    mean: their mean.
-    squared_deviation: sum of (A - mean)^2.
-    raw: tokens that were left as they are, for want of statistics.
-  """
-
-  count: int = 0
-  mean: float = 0.0
-  squared_deviation: float = 0.0
-  raw: int = 0
-
-  @property
-  def std(self) -> float:
-    """Population standard deviation; 0 where nothing was seen."""
-    return math.sqrt(self.squared_deviation / self.count) if self.count else 0.0
-
-
-Running = dict[str, Statistics]
+Statistics = statistics.Statistics
+Running = statistics.Running
+measure = statistics.measure
+merge = statistics.merge
+state = statistics.state
+from_state = statistics.from_state
 
 
 def normalise(
@@ -103,7 +85,7 @@ def whiten(values: np.ndarray, *, eps: float, std_floor: float) -> np.ndarray:
   degenerate and comes out as 0 (K16).
   """
   found = measure(values)
-  degenerate = groups.is_degenerate(found.std, values, floor=std_floor)
+  degenerate = statistics.is_degenerate(found.std, values, floor=std_floor)
   return (values - found.mean) / (1.0 if degenerate else found.std + eps)
 
 
@@ -149,52 +131,9 @@ def _whiten_by(
 ) -> np.ndarray:
   # |mean| stands for the largest |A| ever seen: where a deviation is a
   # millionth of that, all but a billionth of the values lie at the mean.
-  degenerate = groups.is_degenerate(
+  degenerate = statistics.is_degenerate(
       earlier.std, np.asarray([earlier.mean]), floor=config.std_floor
   )
   return (values - earlier.mean) / (
       1.0 if degenerate else earlier.std + config.eps
   )
-
-
-def measure(values: np.ndarray) -> Statistics:
-  """Statistics of some values, in two passes (G15)."""
-  values = np.asarray(values, np.float64)
-  if not values.size:
-    return Statistics()
-  mean = float(np.mean(values))
-  deviation = float(np.sum(np.square(values - mean)))
-  return Statistics(int(values.size), mean, deviation)
-
-
-def merge(earlier: Statistics, later: Statistics) -> Statistics:
-  """Statistics of both, as if they had been measured together.
-
-  Values that are not finite are not taken in: the update they belong to is
-  skipped and reported (L18), and the statistics would never recover.
-  """
-  finite = math.isfinite(later.mean) and math.isfinite(later.squared_deviation)
-  if not later.count or not finite:
-    return earlier
-  count = earlier.count + later.count
-  gap = later.mean - earlier.mean
-  return Statistics(
-      count=count,
-      mean=earlier.mean + gap * later.count / count,
-      squared_deviation=(
-          earlier.squared_deviation
-          + later.squared_deviation
-          + gap * gap * earlier.count * later.count / count
-      ),
-      raw=earlier.raw + later.raw,
-  )
-
-
-def state(running: Mapping[str, Statistics]) -> dict[str, dict[str, Any]]:
-  """The running statistics as JSON, for the checkpoint (O7)."""
-  return {name: dataclasses.asdict(found) for name, found in running.items()}
-
-
-def from_state(content: Mapping[str, Mapping[str, Any]]) -> Running:
-  """The inverse of `state`."""
-  return {name: Statistics(**found) for name, found in content.items()}
