@@ -40,7 +40,10 @@ def apply(
     try:
       config = _assign(config, path, path.split('.'), text)
     except _UnknownName as error:
-      near = fields.nearest(path, list(fields.paths(config)))
+      known = list(fields.paths(config))
+      # A name below a value was meant for the value.
+      above = [name for name in known if path.startswith(f'{name}.')]
+      near = above[0] if above else fields.nearest(path, known)
       raise ValueError(
           f'--set {path}: there is no such setting; did you mean {near}?'
       ) from error

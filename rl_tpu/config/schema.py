@@ -9,8 +9,26 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from rl_tpu.config import data_schema
+from rl_tpu.config import group_schema
+from rl_tpu.config import objective_schema
 from rl_tpu.types import budget as budget_lib
 from rl_tpu.types import termination as term
+
+
+# Sections with a module of their own.
+GroupConfig = group_schema.GroupConfig
+GigpoConfig = group_schema.GigpoConfig
+RewardConfig = data_schema.RewardConfig
+DataConfig = data_schema.DataConfig
+ClipConfig = objective_schema.ClipConfig
+DisConfig = objective_schema.DisConfig
+GspoConfig = objective_schema.GspoConfig
+CispoConfig = objective_schema.CispoConfig
+PolicyConfig = objective_schema.PolicyConfig
+LossConfig = objective_schema.LossConfig
+KlConfig = objective_schema.KlConfig
+LimitsConfig = objective_schema.LimitsConfig
 
 
 def _mapping(**values: Any) -> Any:
@@ -72,12 +90,22 @@ class EnvironmentConfig:
 
 @dataclasses.dataclass(frozen=True)
 class VerifierConfig:
-  """The verifier class; it runs in worker processes under a wall limit."""
+  """The verifier class; it runs in worker processes under a wall limit.
+
+  Attributes:
+    target: import path, `module:Class`.
+    settings: keyword arguments of the class.
+    workers: worker processes.
+    timeout_s: wall limit of one score.
+    rescore_share: share of the scored rollouts that is scored a second time
+      from the same input (D8; guess).
+  """
 
   target: str = ''
   settings: Mapping[str, Any] = _mapping()
   workers: int = 1
   timeout_s: float = 10.0
+  rescore_share: float = 0.01
 
 
 @dataclasses.dataclass(frozen=True)
@@ -197,10 +225,10 @@ class GaeConfig:
 
 @dataclasses.dataclass(frozen=True)
 class AdvantageConfig:
-  """The estimator and its normalisation (G17, E3, E4).
+  """The estimator and its normalisation (G17, E3 to E6).
 
   Attributes:
-    estimator: gae, or a group estimator: grpo, dr_grpo, rloo.
+    estimator: gae, or a group estimator: grpo, dr_grpo, rloo, process, gigpo.
     norm: none, batch or source.
     eps: added to the standard deviation.
     std_floor: at or below it (G15) the advantages are only centred.
@@ -212,67 +240,6 @@ class AdvantageConfig:
   eps: float = 1e-8
   std_floor: float = 1e-6
   min_count: int = 64
-
-
-@dataclasses.dataclass(frozen=True)
-class GroupConfig:
-  """Rollouts of one task compared with each other (section 5).
-
-  Attributes:
-    size: rollouts per task; 1 is single-rollout.
-    eps: added to the standard deviation (E3).
-    std_floor: at or below it (G15) the group teaches nothing.
-    min_size: smaller groups are discarded as group_incomplete (E7).
-    outcome_only: the return is the terminal reward alone (E2).
-  """
-
-  size: int = 1
-  eps: float = 0.0
-  std_floor: float = 1e-6
-  min_size: int = 2
-  outcome_only: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class KlConfig:
-  """KL to the reference (G8, L6): in_ = none, reward or loss."""
-
-  in_: str = 'none'
-  estimator: str = ''
-  coef: float = 0.0
-  importance: bool = False
-
-
-@dataclasses.dataclass(frozen=True)
-class ClipConfig:
-  """L2 and L3."""
-
-  eps_low: float = 0.2
-  eps_high: float = 0.2
-  dual: float | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class PolicyConfig:
-  """L13: the ratio's denominator; behavior or decoupled."""
-
-  baseline: str = 'behavior'
-
-
-@dataclasses.dataclass(frozen=True)
-class LossConfig:
-  """4.2 and L5.
-
-  Attributes:
-    aggregation: token, segment_mean, rollout_mean, task_mean,
-      task_rollout_mean or constant.
-    constant: L_const of aggregation = constant.
-    entropy_coef: weight of the entropy bonus.
-  """
-
-  aggregation: str = 'token'
-  constant: float = 1.0
-  entropy_coef: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -289,6 +256,15 @@ class CriticConfig:
     head_bias: start of the value head's bias (its weights start at 0).
     values: model, or batch_mean: every value is the mean return of the
       batch's scored rollouts, for the comparison that a critic has to win.
+    freeze: patterns (`*` stands for anything) of the names of critic
+      parameters that keep their start, such as `*/query/*` (C10).
+    sharing: separate, or shared_backbone: one network with two heads and one
+      optimizer, the actor's (C10).
+    head: mse, or hl_gauss: a distribution over bins of the return (C11).
+    bins: bins of head = hl_gauss.
+    vmin: lower end of the bins.
+    vmax: upper end; returns outside are clipped to the bins.
+    sigma: width of the target's Gaussian, in bins.
   """
 
   level: str = 'token'
@@ -299,6 +275,13 @@ class CriticConfig:
   value_clip: float | None = None
   head_bias: float = 0.0
   values: str = 'model'
+  freeze: tuple[str, ...] = ()
+  sharing: str = 'separate'
+  head: str = 'mse'
+  bins: int = 51
+  vmin: float = 0.0
+  vmax: float = 1.0
+  sigma: float = 0.75
 
 
 @dataclasses.dataclass(frozen=True)
@@ -331,17 +314,6 @@ class OptimizerConfig:
 
 
 @dataclasses.dataclass(frozen=True)
-class RewardConfig:
-  """D2: weights of the reward components by name.
-
-  A component that the environment names and this mapping does not has weight
-  0 and is logged all the same. `terminal` is the verifier's score (R9).
-  """
-
-  weights: Mapping[str, float] = _mapping(terminal=1.0)
-
-
-@dataclasses.dataclass(frozen=True)
 class BatchingConfig:
   """How rollouts become rows (section 3.10, L17).
 
@@ -360,14 +332,6 @@ class BatchingConfig:
   epochs: int = 1
   row_length: int = 256
   rows_per_microbatch: int = 32
-
-
-@dataclasses.dataclass(frozen=True)
-class DataConfig:
-  """Admission switches (T10, O2)."""
-
-  allow_dropped_prefix: bool = False
-  max_version_gap: int = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -399,10 +363,18 @@ class CheckpointConfig:
 
 @dataclasses.dataclass(frozen=True)
 class LogConfig:
-  """Dashboards: updates between transcripts and between histograms."""
+  """Dashboards.
+
+  Attributes:
+    transcripts_every: updates between transcripts.
+    histograms_every: updates between histograms.
+    source_grad_every: updates between gradient norms per task source, each a
+      backward pass of its own (L18); 0 is off.
+  """
 
   transcripts_every: int = 10
   histograms_every: int = 10
+  source_grad_every: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -462,10 +434,15 @@ class ExperimentConfig:
   gae: GaeConfig = GaeConfig()
   advantage: AdvantageConfig = AdvantageConfig()
   group: GroupConfig = GroupConfig()
+  gigpo: GigpoConfig = GigpoConfig()
   policy: PolicyConfig = PolicyConfig()
   clip: ClipConfig = ClipConfig()
+  dis: DisConfig = DisConfig()
+  gspo: GspoConfig = GspoConfig()
+  cispo: CispoConfig = CispoConfig()
   loss: LossConfig = LossConfig()
   kl: KlConfig = KlConfig()
+  limits: LimitsConfig = LimitsConfig()
   critic: CriticConfig = CriticConfig()
   actor_optimizer: OptimizerConfig = OptimizerConfig()
   critic_optimizer: OptimizerConfig = OptimizerConfig()
