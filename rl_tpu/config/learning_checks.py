@@ -247,7 +247,7 @@ def _check_losses(config: schema.ExperimentConfig) -> None:
       'task_rollout_mean',
       'constant',
   )
-  checks.positive('loss.constant', config.loss.constant)
+  checks.positive('loss.constant', config.loss.constant, optional=True)
   for name, weight in config.reward.weights.items():
     checks.require(
         math.isfinite(weight), f'reward.weights.{name}', weight, 'not a number'

@@ -11,20 +11,13 @@ import numpy as np
 
 from rl_tpu.types import budget as budget_lib
 from rl_tpu.types import termination as term
+from rl_tpu.types import token_types
 
 SCHEMA_VERSION = 1
 
 CONTEXT, ACTION, SUMMARY, OBSERVATION, RUNTIME = 'C', 'A', 'S', 'O', 'R'
 ROLES = (CONTEXT, ACTION, SUMMARY, OBSERVATION, RUNTIME)
-TOKEN_TYPES = (
-    'text',
-    'structure',
-    'tool_name',
-    'arg_key',
-    'arg_value',
-    'stop',
-    'summary',
-)
+TOKEN_TYPES = token_types.NAMES
 
 
 @dataclasses.dataclass(frozen=True)

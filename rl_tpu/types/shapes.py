@@ -14,11 +14,13 @@ The letters that array names end in (`reward_BT`):
   F  width of the feed-forward layer
   H  attention heads
   L  decoder layers
+  M  bins of a value head
+  Y  token types
 """
 
 from typing import Any
 
-LETTERS = 'BTNRGSKVDFHL'
+LETTERS = 'BTNRGSKVDFHLMY'
 
 
 def check_shapes(**arrays: Any) -> dict[str, int]:
