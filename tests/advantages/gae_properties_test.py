@@ -1,4 +1,4 @@
-"""What must not change a number of section 3 (G21 to G30, G15, P3)."""
+"""What must not change a number of section 3 (G21 to G30, G14, G15, P3)."""
 
 import copy
 import functools
@@ -105,7 +105,7 @@ class PropertyTest(parameterized.TestCase):
 
   @few
   @seeds()
-  def test_scan_equals_a_plain_loop(self, seed):
+  def test_G1_G2_G9_G10_G11_G12_scan_equals_a_plain_loop(self, seed):
     rng = np.random.default_rng(seed)
     case = synthetic.case(
         synthetic.random_rollouts(rng, 4),
@@ -118,7 +118,7 @@ class PropertyTest(parameterized.TestCase):
 
   @few
   @seeds()
-  def test_G21_order_of_segments_and_rollouts(self, seed):
+  def test_V1_G21_order_of_segments_and_rollouts(self, seed):
     rng = np.random.default_rng(seed)
     settings = SETTINGS[seed % len(SETTINGS)]
     case = synthetic.case(synthetic.random_rollouts(rng, 4), **settings)
@@ -331,8 +331,45 @@ class PropertyTest(parameterized.TestCase):
     )
     self.same(per_action(case), per_action(more), ids=('r0', 'r1', 'r2'))
 
-  def test_G31_long_rows_cross_every_chunk(self):
-    """Segments longer than a chunk of the scan, and the G32 bound."""
+  @few
+  @seeds()
+  def test_G14_exactly_0_off_the_actions_and_in_padding(self, seed):
+    rng = np.random.default_rng(seed)
+    case = synthetic.case(
+        synthetic.random_rollouts(rng, 4), **SETTINGS[seed % len(SETTINGS)]
+    )
+    outcome = golden_case.run(case, fill=np.nan)
+    off_BT = ~outcome.batch.segments.rows.action_mask_BT
+    self.assertTrue(off_BT.any())
+    for name, array_BT in golden_case.columns(outcome).items():
+      np.testing.assert_array_equal(array_BT[off_BT], 0, err_msg=name)
+
+  def test_G32_forty_thousand_actions_in_float32(self):
+    rng = np.random.default_rng(5)
+    roles = ['C' + 'A' * 4095] * 10
+    numbers = [rng.normal(size=len(text)) for text in roles]
+    rollout = synthetic.rollout(
+        roles,
+        values=numbers,
+        rewards=[rng.normal(size=len(text)) for text in roles],
+    )
+    everything = {'kind': 'fixed', 'value': 1.0}
+    case = synthetic.case(
+        [rollout],
+        gamma=1.0,
+        lambda_policy=everything,
+        lambda_critic=everything,
+    )
+    got = per_action(case, row_length=4096, rows=10)
+    (expected,) = by_loop(case).values()
+    self.assertLen(expected['delta'], 40950)
+    for name, column in expected.items():
+      golden_io.assert_close(
+          got[name]['r0'], column, num_actions=len(column), name=name
+      )
+
+  def test_G32_long_rows_cross_every_chunk(self):
+    """Segments longer than a chunk of the scan."""
     rng = np.random.default_rng(11)
     rollouts = []
     for k, lengths in enumerate(((300, 5, 411), (512,), (64, 64, 64, 63))):

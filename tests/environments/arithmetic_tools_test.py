@@ -123,7 +123,7 @@ class ArithmeticToolsTest(parameterized.TestCase):
     )
 
   @parameterized.parameters('34 / 25', '2 ** 2', 'abc', '', '34 +')
-  def test_a_bad_call_is_a_tool_error_and_no_end(self, expression):
+  def test_T14_a_bad_call_is_a_tool_error_and_no_end(self, expression):
     step = self.reply(f' calc({expression})\n')
     self.assertIsNone(step.end)
     self.assertEqual(texts(step.observation.messages), [('tool', '= err')])

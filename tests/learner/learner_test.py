@@ -1,6 +1,7 @@
 """L8, L9, L18, G23, K11, K16: the learner on fixed recorded rollouts."""
 
 import functools
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +12,7 @@ from absl.testing import parameterized
 from rl_tpu.config import schema
 from rl_tpu.learner import learner as learner_lib
 from rl_tpu.learner import update as update_lib
+from rl_tpu.losses import objective
 from rl_tpu.models import config as model_config
 from rl_tpu.models import decoder
 from rl_tpu.rollout import admission
@@ -48,9 +50,10 @@ def learner(devices: int) -> learner_lib.Learner:
       mesh,
       model=schema.ModelConfig(remat=False, logits_chunk=64),
       temperature=1.0,
-      clip=schema.ClipConfig(),
-      kl=schema.KlConfig(in_='loss', estimator='k2', coef=0.1),
-      loss=schema.LossConfig(entropy_coef=0.01),
+      objective=objective.Settings(
+          kl=schema.KlConfig(in_='loss', estimator='k2', coef=0.1),
+          loss=schema.LossConfig(entropy_coef=0.01),
+      ),
       gae_config=GAE,
       critic=CRITIC,
       actor_optimizer=schema.OptimizerConfig(learning_rate=1e-2),
@@ -267,6 +270,38 @@ class LearnerTest(parameterized.TestCase):
       np.testing.assert_array_equal(a, b)
     head = jax.device_get(state.critic.params)['value_head']['kernel']
     self.assertGreater(float(np.abs(head).max()), 0.0)
+
+  def test_G13_values_are_those_of_the_critic_before_its_update(self):
+    update = updater(1)
+    state = learner(1).init_state(params(), with_critic=True)
+    head = state.critic.params['value_head']
+    head['kernel'] = head['kernel'] + 0.3
+    batch = build(16)
+    (head_BT,) = jax.device_get(
+        learner(1).value_heads(
+            state.critic.params, [learner(1).place_rows(batch.segments.rows)]
+        )
+    )
+    scored = update.score(state, batch.segments, batch.minibatches)
+    # V_p is the head one position earlier.
+    transition_BT = batch.segments.joins.transition_mask_BT
+    row, column = np.nonzero(transition_BT)
+    np.testing.assert_array_equal(
+        scored.value_BT[row, column], head_BT[row, column - 1]
+    )
+    # The critic's passes read these values and targets, and make none anew.
+    with mock.patch.object(
+        learner_lib.Learner, 'value_heads', side_effect=AssertionError
+    ):
+      update.update(
+          state,
+          scored,
+          advantage_BT=scored.estimates.advantage_BT,
+          policy_weight_BT=batch.policy_weight_BT,
+          critic_weight_BT=batch.critic_weight_BT,
+          minibatches=batch.minibatches,
+          train_actor=True,
+      )
 
   def test_moments_lie_where_their_parameters_do(self):
     # Moments left on one device are refused after a restore.

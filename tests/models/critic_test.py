@@ -66,6 +66,18 @@ class CriticTest(absltest.TestCase):
     )
     np.testing.assert_array_equal(self.values(rows), self.values(other))
 
+  def test_C9_after_a_cut_only_the_new_window_is_read(self):
+    # Two windows of one rollout in a row: the history that the summary in the
+    # second stands for is not seen by the value there.
+    window = cases.ids(2, 9)
+    values = [
+        self.values(cases.rows([cases.ids(seed, 10), window], length=20))
+        for seed in (1, 3)
+    ]
+    np.testing.assert_array_equal(values[0][0, 10:], values[1][0, 10:])
+    alone = self.values(cases.rows([window], length=20))
+    np.testing.assert_allclose(values[0][0, 11:19], alone[0, 1:9], atol=1e-5)
+
   def test_axes_name_every_dimension(self):
     axes = critic.logical_axes(self.config)
     jax.tree.map(

@@ -92,7 +92,7 @@ class DecoderTest(parameterized.TestCase):
       start = stop
 
   @parameterized.parameters(2, 3)
-  def test_P2_a_change_in_one_segment_leaves_the_others_bit_equal(self, count):
+  def test_V2_P2_a_change_in_a_segment_leaves_others_bit_equal(self, count):
     segments = [cases.ids(seed, 8) for seed in range(count)]
     changed = [list(ids) for ids in segments]
     changed[0] = [(token + 5) % cases.VOCAB for token in segments[0]]
@@ -117,7 +117,7 @@ class DecoderTest(parameterized.TestCase):
     np.testing.assert_array_equal(gradient[:12], 0.0)
     self.assertGreater(float(jnp.abs(gradient[13]).max()), 1e-4)
 
-  def test_a_later_token_changes_no_earlier_number(self):
+  def test_V2_a_later_token_changes_no_earlier_number(self):
     ids = cases.ids(6, 14)
     other = list(ids)
     other[9] = (other[9] + 1) % cases.VOCAB

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import tempfile
+import types
 
 import numpy as np
 from absl.testing import absltest
@@ -101,6 +102,28 @@ class SessionTest(parameterized.TestCase):
     for prompt in sampler.prompts:
       self.assertTrue(any(t.startswith(prompt) for t in texts), prompt)
 
+  def test_R4_sampled_ids_are_kept_and_never_made_from_text(self):
+    # The session's tokenizer reads ' ok' as two tokens; the policy samples it
+    # letter by letter.
+    made = arithmetic_tokenizer.build()
+    made.add_tokens(['ok'])
+    letters = self.tokenizer
+    self.tokenizer = tokenizer_lib.Tokenizer(made)
+    self.assertLen(self.tokenizer.encode(' ok\n'), 3)
+    spelling = types.SimpleNamespace(
+        decode=self.tokenizer.decode, encode=letters.encode
+    )
+    settings = self._settings(compaction=schema.CompactionConfig(mode='off'))
+    (rollout,), _ = self._run(
+        [{'turns': 3}],
+        settings=settings,
+        sampler=worlds.ScriptedSampler(spelling, _line),
+    )
+    (segment,) = rollout.segments
+    np.testing.assert_array_equal(
+        segment.token[segment.is_action], np.tile(letters.encode(' ok\n'), 3)
+    )
+
   def test_R7_K24_the_next_window_opens_on_the_summary_alone(self):
     (rollout,), _ = self._run([{'turns': 12}])
     first, second = rollout.segments[:2]
@@ -178,17 +201,19 @@ class SessionTest(parameterized.TestCase):
       (dict(turns=5), 5, None),
       # Three replies of four tokens are 12; the next may take one token only.
       (dict(tokens=13), None, 13),
+      # No time at all: it is over before the first reply.
+      (dict(wall_s=1e-9), 0, 0),
   )
-  def test_T3_budgets_end_a_run_as_truncation(self, limits, turns, tokens):
+  def test_T3_T14_budgets_end_a_run_as_truncation(self, limits, turns, tokens):
     settings = self._settings(
         budgets=budget.Budget(window=300, **limits),
         compaction=schema.CompactionConfig(mode='off'),
     )
     (rollout,), _ = self._run([{'turns': 50}], settings=settings)
     self.assertEqual(rollout.termination, term.Termination.BUDGET_TRUNCATION)
-    if turns:
+    if turns is not None:
       self.assertEqual(rollout.counters['turns'], turns)
-    if tokens:
+    if tokens is not None:
       self.assertEqual(rollout.num_actions, tokens)
 
   def test_an_unscored_truncation_stays_unscored(self):
@@ -260,7 +285,7 @@ class SessionTest(parameterized.TestCase):
     self.assertEqual(rollouts[1].fault_cause, term.FaultCause.ENVIRONMENT)
     self.assertIn('RuntimeError', rollouts[1].fault_detail)
 
-  def test_K34_an_environment_that_hangs_ends_its_own_rollout(self):
+  def test_T14_K34_an_environment_that_hangs_ends_its_own_rollout(self):
     with remote.RemotePool(
         'tests.rollout.worlds:Counting', {}, workers=3, timeout_s=1.0
     ) as pool:
