@@ -18,9 +18,11 @@ from rl_tpu.config import schema
 from rl_tpu.environments import protocol
 from rl_tpu.isolation import remote
 from rl_tpu.learner import learner as learner_lib
+from rl_tpu.losses import objective
 from rl_tpu.models import config as model_config
 from rl_tpu.models import huggingface
 from rl_tpu.records import records
+from rl_tpu.rewards import scaling
 from rl_tpu.rollout import runner as runner_lib
 from rl_tpu.rollout import session as session_lib
 from rl_tpu.sampler import contract
@@ -71,7 +73,12 @@ class World:
     config = self.config
     rules = config.termination
     flags = config.budgets
-    ends = flags.budget_visible or flags.holds_at_eval
+    # Without a critic every truncation is scored, whatever T3 says (E2).
+    ends = (
+        config.advantage.estimator != 'gae'
+        or flags.budget_visible
+        or flags.holds_at_eval
+    )
     terminal = {'terminal': True, 'bootstrap': False, 'auto': ends}
     settings = session_lib.Settings(
         budgets=config.budgets,
@@ -86,6 +93,7 @@ class World:
         verifier_version=self.verifier.version,
         sampler_build=build,
         sampler_dtype=config.model.dtype,
+        rescore_share=config.verifier.rescore_share,
     )
     return functools.partial(
         session_lib.Session,
@@ -152,6 +160,7 @@ def build_world(
         ' compaction.author=policy.'
     )
   _check_reward_names(config, spec)
+  _check_steps(config, spec)
   _check_window(config, environment, tokenizer, template)
   pool = None
   if config.environment.isolation == 'process':
@@ -172,6 +181,13 @@ def build_world(
       workers=config.verifier.workers,
       timeout_s=config.verifier.timeout_s,
   )
+  try:
+    scaling.check_verifier(config.reward, verifier.verifier_id)
+  except ValueError:
+    verifier.close()
+    if pool is not None:
+      pool.close()
+    raise
   return World(config, tokenizer, template, spec, verifier, acquire, pool)
 
 
@@ -184,6 +200,33 @@ def _check_reward_names(config, spec) -> None:
       raise ValueError(
           f'reward.weights.{name}: {spec.name} gives no such reward; did you'
           f' mean {fields.nearest(name, known)}?'
+      )
+
+
+def _check_steps(config, spec) -> None:
+  """What the estimators that compare steps need of the environment (E5, E6)."""
+  estimator = config.advantage.estimator
+  if (
+      estimator == 'gigpo'
+      and config.gigpo.anchor == 'state'
+      and protocol.STATE_ID not in spec.capabilities
+  ):
+    raise ValueError(
+        f"gigpo.anchor='state': {spec.name} does not name its states (capability"
+        f' {protocol.STATE_ID}); use gigpo.anchor=observation, which merges'
+        ' states that only look alike.'
+    )
+  if estimator == 'process':
+    weighted = {
+        name for name, weight in config.reward.weights.items() if weight > 0
+    }
+    names = spec.reward_names or frozenset()
+    if not weighted & names:
+      known = ', '.join(sorted(names)) or 'none'
+      raise ValueError(
+          "advantage.estimator='process': it compares step rewards, and none"
+          f' that {spec.name} names ({known}) has a weight above 0; set'
+          ' reward.weights.NAME, or use another estimator.'
       )
 
 
@@ -270,9 +313,7 @@ def build_learner(
       mesh,
       model=config.model,
       temperature=config.sampling.temperature,
-      clip=config.clip,
-      kl=config.kl,
-      loss=config.loss,
+      objective=objective.Settings.of(config),
       gae_config=config.gae,
       critic=config.critic,
       actor_optimizer=config.actor_optimizer,
@@ -299,6 +340,7 @@ def build_sampler(
       prefill_rows=config.sampler.prefill_rows,
       max_length=config.budgets.window,
       dtype=config.model.dtype,
+      max_support=config.sampling.recorded_support,
   )
   return sampler_lib.JetStreamSampler(engine)
 

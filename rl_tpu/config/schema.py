@@ -164,6 +164,10 @@ class SamplingConfig:
     min_p: 0 is off.
     stop: texts of single tokens that end a turn.
     max_turn_tokens: sampled tokens of one turn at most, stop included.
+    max_support: with top_k, top_p or min_p, ids of a token's support that are
+      recorded and replayed at most; a rollout with a larger one is discarded.
+    allow_unreplayable: trains without the record of supports, against a
+      baseline that the trainer computes; ratios to the sampler are not valid.
   """
 
   temperature: float = 1.0
@@ -172,6 +176,19 @@ class SamplingConfig:
   min_p: float = 0.0
   stop: tuple[str, ...] = ('\n',)
   max_turn_tokens: int = 32
+  max_support: int = 256
+  allow_unreplayable: bool = False
+
+  @property
+  def truncates(self) -> bool:
+    """True where the support is smaller than the vocabulary (O5)."""
+    return self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0
+
+  @property
+  def recorded_support(self) -> int:
+    """Ids of a support that travel with each token; 0 where none do."""
+    is_recorded = self.truncates and not self.allow_unreplayable
+    return self.max_support if is_recorded else 0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -170,6 +170,52 @@ def _check_workers(config: schema.ExperimentConfig) -> None:
   checks.positive('verifier.timeout_s', config.verifier.timeout_s)
 
 
+def _check_support(config: schema.ExperimentConfig) -> None:
+  """Truncated sampling goes with a record that the trainer replays (O5)."""
+  sampling = config.sampling
+  checks.at_least('sampling.top_k', sampling.top_k, 0)
+  checks.require(
+      0 < sampling.top_p <= 1,
+      'sampling.top_p',
+      sampling.top_p,
+      'it must be in (0, 1]; 1 is off',
+  )
+  checks.within('sampling.min_p', sampling.min_p, 0, 1)
+  checks.at_least('sampling.max_support', sampling.max_support, 0)
+  if not sampling.truncates:
+    return
+  for name in ('top_k', 'top_p', 'min_p'):
+    value = getattr(sampling, name)
+    if value == getattr(schema.SamplingConfig(), name):
+      continue
+    checks.require(
+        sampling.max_support > 0 or sampling.allow_unreplayable,
+        f'sampling.{name}',
+        value,
+        'the trainer cannot replay a support that is not recorded, so ratios'
+        ' would be wrong (O5); set sampling.max_support above 0, or turn'
+        f' {name} off',
+    )
+  checks.require(
+      sampling.top_k <= sampling.max_support or sampling.allow_unreplayable,
+      'sampling.top_k',
+      sampling.top_k,
+      'every support would be larger than sampling.max_support'
+      f' ({sampling.max_support}) and every rollout discarded; raise'
+      ' sampling.max_support',
+  )
+  if sampling.allow_unreplayable:
+    for name, wanted in (('baseline', 'decoupled'), ('correction', 'none')):
+      value = getattr(config.policy, name)
+      checks.require(
+          value == wanted,
+          f'policy.{name}',
+          value,
+          'with sampling.allow_unreplayable the ratio to the sampler is not'
+          f' valid (O5): set policy.{name}={wanted}',
+      )
+
+
 def _check_sampling(config: schema.ExperimentConfig) -> None:
   sampling = config.sampling
   checks.require(
@@ -179,18 +225,7 @@ def _check_sampling(config: schema.ExperimentConfig) -> None:
       'training draws from the policy, so it must be above 0; greedy figures'
       ' come from evaluation.temperatures',
   )
-  for name, value, off in (
-      ('top_k', sampling.top_k, 0),
-      ('top_p', sampling.top_p, 1.0),
-      ('min_p', sampling.min_p, 0.0),
-  ):
-    checks.require(
-        value == off,
-        f'sampling.{name}',
-        value,
-        'the trainer cannot replay a truncated support, so ratios would be'
-        f' wrong (O5); set it to {off}',
-    )
+  _check_support(config)
   checks.require(
       sampling.stop and all(sampling.stop),
       'sampling.stop',

@@ -18,6 +18,7 @@ import numpy as np
 
 from rl_tpu.records import records
 from rl_tpu.types import budget as budget_lib
+from rl_tpu.types import support as support_lib
 from rl_tpu.types import termination as term
 
 _ENUMS = {
@@ -188,7 +189,25 @@ def _encode_segment(segment: records.Segment) -> dict[str, Any]:
     )
   sampling = segment.sampling
   data['sampling'] = None if sampling is None else dataclasses.asdict(sampling)
+  data['support'] = _encode_support(segment)
   return data
+
+
+def _encode_support(segment: records.Segment) -> dict[str, Any] | None:
+  support = segment.support
+  if support is None:
+    return None
+  count = np.asarray(support.count)
+  if count.shape != segment.token.shape or np.maximum(count, 0).sum() != len(
+      support.ids
+  ):
+    raise ValueError(
+        f'{segment.rollout_id} segment {segment.segment_index}: support has'
+        f' {list(count.shape)} counts for {len(segment.token)} tokens, or'
+        f' {len(support.ids)} ids for counts that add up to'
+        f' {np.maximum(count, 0).sum()}.'
+    )
+  return {'count': _runs(count), 'ids': support.ids.tolist()}
 
 
 def _numbers(array: np.ndarray) -> list[Any]:
@@ -263,6 +282,12 @@ def _decode_segment(data: Mapping[str, Any]) -> records.Segment:
     sampling = dict(_exact_fields(values['sampling'], records.Sampling))
     sampling['stop_ids'] = tuple(sampling['stop_ids'])
     values['sampling'] = records.Sampling(**sampling)
+  if values['support'] is not None:
+    runs, ids = values['support']['count'], values['support']['ids']
+    values['support'] = support_lib.Support(
+        np.asarray([v for v, n in runs for _ in range(n)], np.int32),
+        np.asarray(ids, np.int32),
+    )
   return records.Segment(**values)
 
 

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from rl_tpu.types import budget as budget_lib
+from rl_tpu.types import support as support_lib
 from rl_tpu.types import termination as term
 from rl_tpu.types import token_types
 
@@ -82,6 +83,8 @@ class Segment:
     behaviour_logprob: [L] float32, 0 off the actions.
     behaviour_version: [L] int32 policy version, -1 off the actions.
     sampling: how it was sampled; None where no token was.
+    support: what each token could have been drawn from (R5), whole off the
+      actions; None where nothing was truncated.
   """
 
   rollout_id: str
@@ -104,6 +107,7 @@ class Segment:
   behaviour_logprob: np.ndarray
   behaviour_version: np.ndarray
   sampling: Sampling | None = None
+  support: support_lib.Support | None = None
 
   def __len__(self) -> int:
     return len(self.token)

@@ -8,9 +8,11 @@ import numpy as np
 from rl_tpu.advantages import groups
 from rl_tpu.config import schema
 from rl_tpu.records import records
-from rl_tpu.rewards import components
+from rl_tpu.rewards import scaling
 from rl_tpu.rollout import chain
 from rl_tpu.rollout import comparison
+from rl_tpu.rollout import scoring
+from rl_tpu.types import support as support_lib
 from rl_tpu.types import termination as term
 
 _Reason = term.DiscardReason
@@ -23,14 +25,16 @@ class Admitted:
   Attributes:
     rollout: its record.
     verdict: what the termination table says (2.2).
-    score: weighted terminal reward in use; 0 where none is (T2).
+    score: weighted, normalised terminal reward in use; 0 where none is (T2).
     subgroup: which rollouts it is compared with (E7); None without groups.
+    scored: all its rewards; None takes those of the record.
   """
 
   rollout: records.Rollout
   verdict: term.Verdict
   score: float
   subgroup: int | None = None
+  scored: scoring.Scored | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,6 +99,8 @@ def admit(
     current_version: int | None = None,
     known_versions: Collection[int] | None = None,
     reject: Callable[[records.Rollout], bool] | None = None,
+    scales: scaling.Scales | None = None,
+    allow_unreplayable: bool = False,
 ) -> Admission:
   """Decides every rollout by the first rule of T11 that applies.
 
@@ -103,8 +109,8 @@ def admit(
     termination: settings of the termination table.
     data: dropped prefixes and staleness.
     row_length: a longer segment is `context_overlong` (P5).
-    reward: component weights, for the score and the check of R9. None takes
-      rewards and score as the record has them.
+    reward: component weights and mode, for the score and the check of R9.
+      None takes rewards and score as the record has them.
     group: settings of the group estimators; read with one of them only.
     estimator: gae, or a group estimator, under which truncations are scored
       (E2) and groups have to be complete (E7).
@@ -112,9 +118,16 @@ def admit(
       checks nothing.
     known_versions: versions the sampler has served (O6). None checks nothing.
     reject: a user's rule; True discards.
+    scales: of the rewards (D1). None leaves them as they are.
+    allow_unreplayable: keeps rollouts whose sampling support is not recorded
+      (O5).
 
   Returns:
     Admitted rollouts, discards with one reason each, and counters.
+
+  Raises:
+    ValueError: members of one group under different conditions, with
+      `group.on_mismatch = error` (E7).
   """
   grouped = estimator in groups.ESTIMATORS
   if grouped:
@@ -122,13 +135,16 @@ def admit(
         termination, budget_truncation='terminal', context_truncation='terminal'
     )
   judge = _Judge(
-      termination, data, row_length, reward, current_version, known_versions,
-      reject,
+      termination, data, row_length, reward, scales, current_version,
+      known_versions, reject, allow_unreplayable,
   )
   decisions = [judge.decide(rollout) for rollout in rollouts]
+  counters = {}
   if grouped:
-    decisions = _complete_groups(decisions, group or schema.GroupConfig())
-  counters = _counters(decisions)
+    decisions, counters = _complete_groups(
+        decisions, group or schema.GroupConfig()
+    )
+  counters |= _counters(decisions)
   return Admission(
       admitted=tuple(
           d.admitted for d in decisions if d.admitted is not None
@@ -182,9 +198,11 @@ class _Judge:
   data: schema.DataConfig
   row_length: int
   reward: schema.RewardConfig | None
+  scales: scaling.Scales | None
   current_version: int | None
   known_versions: Collection[int] | None
   reject: Callable[[records.Rollout], bool] | None
+  allow_unreplayable: bool
 
   def decide(self, rollout: records.Rollout) -> _Decision:
     reason, detail = self._record_fault(rollout)
@@ -211,7 +229,10 @@ class _Judge:
         verdict = dataclasses.replace(verdict, in_critic_batch=False)
     admitted = None
     if kind is None or (verdict.in_critic_batch and kind != reward_missing):
-      admitted = Admitted(rollout, verdict, self._score(verdict))
+      scored = scoring.score(
+          rollout, verdict, reward=self.reward, scales=self.scales
+      )
+      admitted = Admitted(rollout, verdict, scored.score, scored=scored)
     return _Decision(rollout, verdict, admitted, kind, detail)
 
   def _record_fault(self, rollout: records.Rollout):
@@ -231,7 +252,11 @@ class _Judge:
         (_Reason.TOKEN_MISMATCH, False, ''),
         (_Reason.BROKEN_CHAIN, problem is not None, problem or ''),
         (_Reason.NO_ACTION_TOKENS, not rollout.num_actions, ''),
-        (_Reason.SUPPORT_UNREPLAYABLE, _is_unreplayable(rollout), ''),
+        (
+            _Reason.SUPPORT_UNREPLAYABLE,
+            not self.allow_unreplayable and _is_unreplayable(rollout),
+            '',
+        ),
     ):
       if applies or claimed == reason:
         return reason, detail
@@ -294,13 +319,6 @@ class _Judge:
     )
     return self.current_version - oldest > self.data.max_version_gap
 
-  def _score(self, verdict: term.Verdict) -> float:
-    if verdict.score is None:
-      return 0.0
-    if self.reward is None:
-      return float(verdict.score)
-    return components.terminal_reward(verdict.score, self.reward.weights)
-
 
 def _version_problem(
     rollout: records.Rollout, known: Collection[int]
@@ -314,16 +332,22 @@ def _version_problem(
 
 
 def _is_unreplayable(rollout: records.Rollout) -> bool:
-  """True if a segment was drawn from less than the whole vocabulary (R5)."""
-  return any(
-      s.sampling is not None
-      and (
-          s.sampling.top_k > 0
-          or s.sampling.top_p < 1.0
-          or s.sampling.min_p > 0.0
-      )
-      for s in rollout.segments
+  """True if a token was drawn from a part that is not recorded (R5)."""
+  return any(_lacks_support(s) for s in rollout.segments)
+
+
+def _lacks_support(segment: records.Segment) -> bool:
+  sampling = segment.sampling
+  if sampling is None:
+    return False
+  truncates = (
+      sampling.top_k > 0 or sampling.top_p < 1.0 or sampling.min_p > 0.0
   )
+  if segment.support is None:
+    return truncates
+  count = segment.support.count[segment.is_action]
+  is_missing = truncates & (count == support_lib.WHOLE)
+  return bool(np.any((count == support_lib.TOO_LARGE) | is_missing))
 
 
 def _rewards_are_finite(rollout: records.Rollout) -> bool:
@@ -339,26 +363,37 @@ def _logprobs_are_finite(rollout: records.Rollout) -> bool:
 
 def _complete_groups(
     decisions: Sequence[_Decision], group: schema.GroupConfig
-) -> list[_Decision]:
-  """Discards members of comparisons that are too small (E7)."""
-  subgroup_of = comparison.subgroups(
-      [d.rollout for d in decisions if d.reason is None],
-      min_size=group.min_size,
+) -> tuple[list[_Decision], dict[str, float]]:
+  """Discards members without enough to be compared with (E7, E11)."""
+  found = comparison.subgroups(
+      [
+          comparison.Candidate(d.rollout, d.admitted.scored.scale.scale_id)
+          for d in decisions
+          if d.reason is None
+      ],
+      [d.rollout for d in decisions],
+      config=group,
   )
   out = []
   for decision in decisions:
     # A group estimator has no critic, so nothing is kept for one (E2).
     changes = {'admitted': None}
-    subgroup = subgroup_of.get(decision.rollout.rollout_id)
+    subgroup = found.of.get(decision.rollout.rollout_id)
     if decision.reason is None and subgroup is not None:
       changes['admitted'] = dataclasses.replace(
           decision.admitted, subgroup=subgroup
       )
     elif decision.reason is None:
       changes['reason'] = _Reason.GROUP_INCOMPLETE
-      changes['detail'] = f'fewer than {group.min_size} comparable members'
+      changes['detail'] = (
+          f'fewer than {group.min_size} comparable members, or'
+          ' group.on_mismatch=drop'
+      )
     out.append(dataclasses.replace(decision, **changes))
-  return out
+  return out, {
+      'group/mismatched': float(found.mismatched),
+      'group/shared_tenant': float(found.shared_tenant),
+  }
 
 
 def _counters(decisions: Sequence[_Decision]) -> dict[str, float]:

@@ -6,6 +6,7 @@ import hashlib
 import numpy as np
 
 from rl_tpu.records import records
+from rl_tpu.types import support as support_lib
 from rl_tpu.types import termination as term
 
 
@@ -25,6 +26,7 @@ class _Draft:
     self.summary_hash = summary_hash
     self.summary_author = summary_author
     self.sampling: records.Sampling | None = None
+    self.supports: dict[int, support_lib.Support] = {}
     self.last_action: int | None = None
 
   def add(
@@ -58,6 +60,15 @@ class _Draft:
 
   def column(self, name: str) -> np.ndarray:
     return np.concatenate([part[name] for part in self.parts])
+
+  def support(self) -> support_lib.Support | None:
+    """Of the whole segment; None where no part was truncated."""
+    if not self.supports:
+      return None
+    return support_lib.join([
+        self.supports.get(index, support_lib.whole(len(part['token'])))
+        for index, part in enumerate(self.parts)
+    ])
 
 
 class Recorder:
@@ -122,6 +133,7 @@ class Recorder:
       *,
       turn_id: int,
       sampling: records.Sampling,
+      support: support_lib.Support | None = None,
       is_summary: bool = False,
   ) -> None:
     """Appends a reply exactly as sampled, stop token included."""
@@ -141,6 +153,8 @@ class Recorder:
       stop = records.TOKEN_TYPES.index('stop')
       draft.parts[-1]['token_type'][-1] = stop
     draft.sampling = draft.sampling or sampling
+    if support is not None and np.any(support.count != support_lib.WHOLE):
+      draft.supports[len(draft.parts) - 1] = support
     if len(ids):
       draft.last_action = draft.length - 1
 
@@ -201,6 +215,7 @@ class Recorder:
             behaviour_logprob=draft.column('behaviour_logprob'),
             behaviour_version=draft.column('behaviour_version'),
             sampling=draft.sampling,
+            support=draft.support(),
         )
     )
     self._draft = None

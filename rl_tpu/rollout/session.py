@@ -6,17 +6,15 @@ A session owns no thread and never waits. It yields what it needs (`Sample`,
 environment stops one session only.
 """
 
-import dataclasses
-import hashlib
 import time
 from collections.abc import Generator
 from typing import Any
 
 import numpy as np
 
-from rl_tpu.config import schema
 from rl_tpu.environments import protocol
 from rl_tpu.records import records
+from rl_tpu.rollout import asks
 from rl_tpu.rollout import compaction
 from rl_tpu.rollout import recorder as recorder_lib
 from rl_tpu.sampler import types as sampler_types
@@ -25,70 +23,14 @@ from rl_tpu.text import tokenizer as tokenizer_lib
 from rl_tpu.types import termination as term
 
 
-@dataclasses.dataclass(frozen=True)
-class Sample:
-  """Asks for a completion; answered with a `sampler.types.Completion`."""
-
-  request: sampler_types.Request
-  is_summary: bool
-
-
-@dataclasses.dataclass(frozen=True)
-class Call:
-  """Asks for a method of the environment; answered with its result."""
-
-  method: str
-  args: tuple[Any, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True)
-class Verify:
-  """Asks for the verifier's score of the evidence."""
-
-  evidence: dict[str, Any]
-
-
-class Fault(Exception):
-  """Something that is not the policy's doing failed; ends one rollout."""
-
-  def __init__(self, cause: term.FaultCause, detail: str):
-    super().__init__(detail)
-    self.cause = cause
-
-
-Ask = Sample | Call | Verify
-
-
-@dataclasses.dataclass(frozen=True)
-class Settings:
-  """What every session of a run shares."""
-
-  budgets: schema.budget_lib.Budget
-  compaction: schema.CompactionConfig
-  sampling: schema.SamplingConfig
-  reward_weights: dict[str, float]
-  scores_truncations: bool
-  verifier_id: str
-  verifier_version: str
-  sampler_build: str
-  sampler_dtype: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Job:
-  """One rollout to be run; `seed` is of its sampling alone."""
-
-  rollout_id: str
-  task: records.Task
-  seed: int
-  group_id: str | None = None
-
-
-def derive_seed(*parts: Any) -> int:
-  """A seed in [0, 2^31) that depends on every part and on nothing else."""
-  data = '\x1f'.join(str(part) for part in parts).encode()
-  digest = hashlib.blake2b(data, digest_size=8).digest()
-  return int.from_bytes(digest, 'little') & 0x7FFFFFFF
+Sample = asks.Sample
+Call = asks.Call
+Verify = asks.Verify
+Fault = asks.Fault
+Ask = asks.Ask
+Settings = asks.Settings
+Job = asks.Job
+derive_seed = asks.derive_seed
 
 
 class Session:
@@ -119,6 +61,7 @@ class Session:
     self._turns = 0
     self._window_turns = 0
     self._sampled_tokens = 0
+    self._tenant: str | None = None
     self._state_ids: dict[int, str] = {}
     self._counters: dict[str, float] = {}
     self._t_start = 0.0
@@ -137,6 +80,8 @@ class Session:
 
   def _play(self) -> Generator[Ask, Any, protocol.End]:
     observation = yield Call('reset', (self._job.task, self._job.task.seed))
+    if protocol.TENANT in self._spec.capabilities:
+      self._tenant = yield Call('tenant_id')
     instruction = yield Call('instruction')
     self._pending = observation.prompt
     opening = [*instruction, *observation.messages, *observation.prompt]
@@ -150,8 +95,7 @@ class Session:
         return protocol.End(term.Termination.CONTEXT_TRUNCATION)
       if completion.finish_reason != 'stop' and limited_by is not None:
         return protocol.End(limited_by)
-      state_id = yield Call('state_id')
-      self._state_ids[self._turns - 1] = state_id
+      yield from self._name_state()
       action = protocol.Action(
           self._tokenizer.decode(completion.token), completion.finish_reason
       )
@@ -171,6 +115,16 @@ class Session:
           self._recorder.observe(self._talk.add(messages, ask=False))
         return step.end
       yield from self._observe(step.observation)
+
+  def _name_state(self, asked: str = '') -> Generator[Ask, Any, None]:
+    """Records the state that the last turn was taken in (E6).
+
+    Being asked for a summary is another state than acting in the same place of
+    the environment: `asked` keeps the two apart.
+    """
+    if protocol.STATE_ID in self._spec.capabilities:
+      state_id = yield Call('state_id')
+      self._state_ids[self._turns - 1] = f'{asked}{state_id}'
 
   def _observe(
       self, observation: protocol.Observation
@@ -219,6 +173,7 @@ class Session:
         return
       self._recorder.remark(self._talk.add(request, ask=True))
       completion, limited_by = yield from self._reply(is_summary=True)
+      yield from self._name_state('summary/')
       if completion.finish_reason != 'stop' and limited_by is not None:
         # No tokens are left: the next turn finds that out as well.
         self._count('summaries_cut_short')
@@ -304,6 +259,7 @@ class Session:
         completion.version,
         turn_id=self._turns,
         sampling=self._sampling_record(seed),
+        support=completion.support,
         is_summary=is_summary,
     )
     self._talk.reply(self._tokenizer.decode(completion.token))
@@ -334,7 +290,26 @@ class Session:
     if not scored:
       return None
     evidence = yield Call('evidence')
-    return (yield Verify(evidence))
+    score = yield Verify(evidence)
+    if asks.share_of(self._job.rollout_id) < self._settings.rescore_share:
+      yield from self._rescore(evidence, score)
+    return score
+
+  def _rescore(
+      self, evidence: dict[str, Any], first: Any
+  ) -> Generator[Ask, Any, None]:
+    """Scores the same evidence again and counts what differs (D8)."""
+    try:
+      second = yield Verify(evidence)
+    except Fault:
+      # The rollout has its score; that the verifier failed is its own figure.
+      self._count('verifier_rescore_faults')
+      return
+    self._count('verifier_rescored')
+    gap = float(second.value) - float(first.value)
+    agrees = gap == 0.0 and bool(second.solved) == bool(first.solved)
+    self._count('verifier_disagreed', float(not agrees))
+    self._count('verifier_squared_gap', gap * gap)
 
   def _strip_stop(self, text: str) -> str:
     for stop in self._settings.sampling.stop:
@@ -387,6 +362,7 @@ class Session:
         env_snapshot=self._lineage,
         permissions_hash=spec.permissions_hash,
         tool_set_hash=spec.tool_set_hash,
+        tenant_id=self._tenant,
         verifier_id=self._settings.verifier_id,
         verifier_version=self._settings.verifier_version,
         verifier_input_hash=job.task.task_id,

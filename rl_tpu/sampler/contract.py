@@ -68,6 +68,9 @@ class Columns(NamedTuple):
     length: int32 [S], tokens of the request so far.
     logprob: float32 [S, K].
     finish: int32 [S], 0 or the code of the finish reason.
+    support_count: int32 [S, K], see `types.support`.
+    support: int32 [S, K, M], ids behind which -1 stands; M is 0 where no
+      support is recorded.
   """
 
   token: jax.Array
@@ -75,10 +78,15 @@ class Columns(NamedTuple):
   length: jax.Array
   logprob: jax.Array
   finish: jax.Array
+  support_count: jax.Array
+  support: jax.Array
 
 
 def pack(columns: Columns) -> jax.Array:
-  """One int32 array [S, 3K + 2], so that one copy brings it to the host."""
+  """One int32 array, so that one copy brings it to the host.
+
+  [S, 3K + 2], and K (M + 1) columns more where supports are recorded.
+  """
   bits = jax.lax.bitcast_convert_type(columns.logprob, jax.numpy.int32)
   as_int = lambda x: x.astype(jax.numpy.int32)
   return jax.numpy.concatenate(
@@ -88,9 +96,17 @@ def pack(columns: Columns) -> jax.Array:
           columns.length[:, None],
           bits,
           columns.finish[:, None],
+          *_pack_support(columns),
       ],
       axis=1,
   )
+
+
+def _pack_support(columns: Columns) -> list[jax.Array]:
+  S, K, M = columns.support.shape
+  if not M:
+    return []
+  return [columns.support_count, columns.support.reshape(S, K * M)]
 
 
 def result_tokens(data: jax.Array, tokens_per_call: int) -> ResultTokens:
@@ -108,6 +124,9 @@ def result_tokens(data: jax.Array, tokens_per_call: int) -> ResultTokens:
 def unpack(data: np.ndarray, tokens_per_call: int) -> Columns:
   """The columns of a host copy of `pack`'s array."""
   K = tokens_per_call
+  S = len(data)
+  rest = data[:, 3 * K + 2 :]
+  M = max(0, rest.shape[1] // K - 1)
   return Columns(
       token=data[:, :K],
       valid=data[:, K : 2 * K] != 0,
@@ -116,4 +135,6 @@ def unpack(data: np.ndarray, tokens_per_call: int) -> Columns:
           np.float32
       ),
       finish=data[:, 3 * K + 1],
+      support_count=rest[:, :K] if M else np.zeros((S, K), np.int32),
+      support=rest[:, K:].reshape(S, K, M),
   )

@@ -47,6 +47,7 @@ class PolicyEngine(contract.Engine):
       prefill_rows: int,
       max_length: int,
       dtype: str = 'float32',
+      max_support: int = 0,
   ):
     """Checks the settings; nothing is allocated or compiled yet.
 
@@ -59,6 +60,8 @@ class PolicyEngine(contract.Engine):
       prefill_rows: prompts read at once, over all shards.
       max_length: tokens of prompt and reply at most.
       dtype: of weights, activations and cache.
+      max_support: ids of a truncated sampling support that come back with
+        each token at most (R5); 0 brings none.
 
     Raises:
       ValueError: a setting that does not fit, by name.
@@ -81,6 +84,7 @@ class PolicyEngine(contract.Engine):
     self.prefill_buckets = _check_buckets(prefill_buckets, max_length)
     self.max_length = max_length
     self.dtype = dtype
+    self.max_support = max_support
     self.shards = mesh_lib.batch_shards(mesh)
     self.weight_shardings = weights_lib.shardings(decoder_config, mesh)
     self._slots = slots
@@ -105,6 +109,7 @@ class PolicyEngine(contract.Engine):
         config=config,
         tokens_per_call=self.tokens_per_call,
         max_length=self.max_length,
+        max_support=self.max_support,
     )
     # With several processes each of them reads all rows.
     result = rows if jax.process_count() == 1 else whole

@@ -6,7 +6,25 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from rl_tpu.types import support
+
 _BELOW_ONE = 1.0 - 2.0**-22  # Keeps a target below the sum it is a share of.
+
+
+class Drawn(NamedTuple):
+  """One token per slot.
+
+  Attributes:
+    token_S: int32 ids.
+    logp_S: float32, under the distribution drawn from.
+    count_S: int32 size of the support, see `types.support`.
+    support_SM: int32 ids of the support, likeliest first, -1 behind them.
+  """
+
+  token_S: jax.Array
+  logp_S: jax.Array
+  count_S: jax.Array
+  support_SM: jax.Array
 
 
 class Settings(NamedTuple):
@@ -46,7 +64,9 @@ def draw(
     bits_S2: jax.Array,
     settings: Settings,
     any_truncates: jax.Array,
-) -> tuple[jax.Array, jax.Array]:
+    *,
+    max_support: int = 0,
+) -> Drawn:
   """Draws from softmax(logits / temperature), truncated where asked.
 
   Args:
@@ -54,10 +74,13 @@ def draw(
     bits_S2: `random_bits` of the slots.
     settings: of the slots.
     any_truncates: scalar; False skips the search for the support.
+    max_support: ids of a truncated support that are returned at most; 0
+      returns none.
 
   Returns:
-    token_S and its float32 log-prob under the distribution drawn from. At
-    temperature 0 the likeliest token and its log-prob at temperature 1.
+    The tokens with their log-probs under the distribution drawn from, and
+    what else could have been drawn. At temperature 0 the likeliest token and
+    its log-prob at temperature 1.
   """
   greedy_S = settings.temperature_S == 0.0
   scaled_VS = logits_VS / jnp.where(greedy_S, 1.0, settings.temperature_S)
@@ -74,7 +97,43 @@ def draw(
   beaten_VS = greedy_S & (scaled_VS < top_S)
   token_S = _pick(jnp.where(beaten_VS, 0.0, weight_VS), bits_S2)
   chosen_S = jnp.take_along_axis(scaled_VS, token_S[None], axis=0)[0]
-  return token_S, chosen_S - top_S - jnp.log(total_S)
+  count_S, support_SM = _support(
+      jnp.where(kept_VS, scaled_VS, -jnp.inf),
+      truncates(settings) & ~greedy_S,
+      any_truncates,
+      min(max_support, len(logits_VS)),
+  )
+  logp_S = chosen_S - top_S - jnp.log(total_S)
+  return Drawn(token_S, logp_S, count_S, support_SM)
+
+
+def _support(
+    kept_VS: jax.Array,
+    truncated_S: jax.Array,
+    any_truncates: jax.Array,
+    size: int,
+) -> tuple[jax.Array, jax.Array]:
+  """Number and ids of the kept tokens of every truncated slot."""
+  slots = truncated_S.shape[0]
+  nothing = (
+      jnp.full(slots, support.WHOLE, jnp.int32),
+      jnp.full((slots, size), -1, jnp.int32),
+  )
+  if not size:
+    return nothing
+
+  def find():
+    count_S = jnp.sum(kept_VS > -jnp.inf, axis=0, dtype=jnp.int32)
+    fits_S = truncated_S & (count_S <= size)
+    _, id_SM = jax.lax.top_k(kept_VS.T, size)
+    is_kept_SM = (jnp.arange(size) < count_S[:, None]) & fits_S[:, None]
+    count_S = jnp.where(fits_S, count_S, support.TOO_LARGE)
+    return (
+        jnp.where(truncated_S, count_S, support.WHOLE),
+        jnp.where(is_kept_SM, id_SM.astype(jnp.int32), -1),
+    )
+
+  return jax.lax.cond(any_truncates, find, lambda: nothing)
 
 
 def _pick(weight_VS: jax.Array, bits_S2: jax.Array) -> jax.Array:

@@ -14,11 +14,13 @@ from rl_tpu.sampler import contract
 from rl_tpu.sampler import residents
 from rl_tpu.sampler import state as state_lib
 from rl_tpu.sampler import types
+from rl_tpu.types import support as support_lib
 
 _NO_TOKENS = (
     np.zeros(0, np.int32),
     np.zeros(0, np.float32),
     np.zeros(0, np.int32),
+    *support_lib.whole(0),
 )
 
 
@@ -28,13 +30,13 @@ class _Entry:
 
   Attributes:
     request: as submitted.
-    kept: token, logprob and version arrays kept over a restart.
+    kept: token, logprob, version and support arrays kept over a restart.
     first_call: the first `generate` call of its present slot.
     one_version: all of its slot's cache is of one version of the weights.
   """
 
   request: types.Request
-  kept: tuple[np.ndarray, np.ndarray, np.ndarray] = _NO_TOKENS
+  kept: tuple[np.ndarray, ...] = _NO_TOKENS
   first_call: int = 0
   one_version: bool = True
 
@@ -189,7 +191,7 @@ class SlotScheduler:
     return _completion(entry, sampled, finish_reason)
 
   def _sampled(self, slot: int) -> tuple[np.ndarray, ...]:
-    """Token, logprob and version arrays of the request in a slot."""
+    """Token, logprob, version and support arrays of a slot's request."""
     entry = self._slots[slot]
     parts = [entry.kept]
     for index in range(entry.first_call - self._first_call, len(self._calls)):
@@ -199,6 +201,10 @@ class SlotScheduler:
           call.columns.token[slot, :count],
           call.columns.logprob[slot, :count],
           np.full(count, call.version, np.int32),
+          *support_lib.from_columns(
+              call.columns.support_count[slot, :count],
+              call.columns.support[slot, :count],
+          ),
       ))
     return tuple(np.concatenate(arrays) for arrays in zip(*parts))
 
@@ -266,7 +272,7 @@ class _Pool:
 def _completion(
     entry: _Entry, sampled: tuple[np.ndarray, ...], finish_reason: str
 ) -> types.Completion:
-  token, logprob, version = sampled
+  token, logprob, version, *support = sampled
   return types.Completion(
       request_id=entry.request.request_id,
       prompt=entry.request.prompt,
@@ -275,4 +281,5 @@ def _completion(
       version=version,
       finish_reason=finish_reason,
       params=entry.request.params,
+      support=support_lib.Support(*support),
   )

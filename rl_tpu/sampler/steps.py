@@ -99,6 +99,7 @@ def generate(
     config: config_lib.DecoderConfig,
     tokens_per_call: int,
     max_length: int,
+    max_support: int,
 ) -> tuple[DecodeState, jax.Array]:
   """K decode steps; slots stop by themselves.
 
@@ -120,9 +121,14 @@ def generate(
         weights, config, token_S, position_S, cache
     )
     logits_VS = decode.logits(weights, config, hidden_DS)
-    new_S, logp_S = sampling.draw(
-        logits_VS, bits_S2, slots.settings, any_truncates
+    drawn = sampling.draw(
+        logits_VS,
+        bits_S2,
+        slots.settings,
+        any_truncates,
+        max_support=max_support,
     )
+    new_S = drawn.token_S
     finish_S = _finish(slots, new_S, position_S, generated_S, max_length)
     # A dead slot feeds the same token to the same place: nothing changes.
     move = lambda new, old: jnp.where(live_S, new, old)
@@ -133,18 +139,20 @@ def generate(
         move(generated_S + 1, generated_S),
         live_S & (finish_S == 0),
     )
-    return carry, (new_S, live_S, logp_S, move(finish_S, 0))
+    return carry, (drawn, live_S, move(finish_S, 0))
 
   moving = (slots.token_S, slots.position_S, slots.generated_S, slots.live_S)
-  (cache, *moved), (token, valid, logprob, finish) = jax.lax.scan(
+  (cache, *moved), (drawn, valid, finish) = jax.lax.scan(
       one, (state.cache, *moving), bits_KS2
   )
   columns = contract.Columns(
-      token=token.T,
+      token=drawn.token_S.T,
       valid=valid.T,
       length=moved[2],
-      logprob=logprob.T,
+      logprob=drawn.logp_S.T,
       finish=jnp.max(finish, axis=0),
+      support_count=drawn.count_S.T,
+      support=jnp.swapaxes(drawn.support_SM, 0, 1),
   )
   control = state_lib.advance(state.control, *moved)
   return DecodeState(cache, control), contract.pack(columns)

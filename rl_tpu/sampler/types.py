@@ -5,6 +5,8 @@ import math
 
 import numpy as np
 
+from rl_tpu.types import support as support_lib
+
 STOP, LENGTH, CONTEXT, ABORT = 'stop', 'length', 'context', 'abort'
 # Codes of the decode step; 0 is not finished. Only the host aborts.
 FINISH_REASONS = (None, STOP, LENGTH, CONTEXT)
@@ -84,6 +86,7 @@ class Completion:
     finish_reason: stop, length (max_tokens), context (max_length) or abort.
       length and context are truncations, not ends of the task.
     params: the request's.
+    support: what each token was drawn from; None where that is not recorded.
   """
 
   request_id: str
@@ -93,3 +96,4 @@ class Completion:
   version: np.ndarray
   finish_reason: str
   params: SamplingParams
+  support: support_lib.Support | None = None

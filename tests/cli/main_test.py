@@ -108,7 +108,7 @@ class CommandTest(parameterized.TestCase):
       ('gae.eps_low=0.1', 'did you mean clip.eps_low?'),
       ('steps=abc', 'steps:'),
       ('steps=0', 'steps=0'),
-      ('sampling.top_p=0.9', 'sampling.top_p=0.9'),
+      ('sampling.top_p=1.1', 'sampling.top_p=1.1'),
       ('advantage.estimator=grpo', 'group.size=1'),
       ('model.path=/nowhere', 'model.path='),
       ('budgets.window=8', 'budgets.window=8'),

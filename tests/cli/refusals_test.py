@@ -73,11 +73,14 @@ class RefusalsTest(parameterized.TestCase):
       ('environment.settings.problem=3', 'problems'),
       ('tasks.settings.problems=2', 'problems'),
       ('advantage.estimator=grpo', 'group.size'),
-      ('sampling.top_p=0.9', 'sampling.top_p'),
       ('steps=0', 'steps'),
   )
   def test_a_setting_that_cannot_work(self, override, named):
     self.assertIn(named, self.refused(override))
+
+  def test_O5_a_support_that_is_not_recorded(self):
+    message = self.refused('sampling.top_p=0.9', 'sampling.max_support=0')
+    self.assertIn('sampling.top_p=0.9', message)
 
   def test_a_model_folder_without_config(self):
     (self.model / 'config.json').unlink()

@@ -107,10 +107,31 @@ class ValidationTest(parameterized.TestCase):
     self.assertIn('did you mean token', self.refusal('critic.level=tokn'))
 
   @parameterized.parameters('top_p=0.9', 'top_k=5', 'min_p=0.1')
-  def test_O5_truncated_support_is_refused(self, assignment):
-    message = self.refusal(f'sampling.{assignment}')
+  def test_O5_a_support_that_is_not_recorded_is_refused(self, assignment):
+    message = self.refusal(f'sampling.{assignment}', 'sampling.max_support=0')
     self.assertStartsWith(message, f'sampling.{assignment.split("=")[0]}=')
     self.assertIn('O5', message)
+
+  @parameterized.parameters('top_p=0.9', 'top_k=5', 'min_p=0.1')
+  def test_O5_unreplayable_sampling_needs_its_own_baseline(self, assignment):
+    chosen = [f'sampling.{assignment}', 'sampling.allow_unreplayable=true']
+    message = self.refusal(*chosen)
+    self.assertIn('set policy.baseline=decoupled', message)
+    chosen.append('policy.baseline=decoupled')
+    message = self.refusal(*chosen, 'policy.correction=tis')
+    self.assertIn('set policy.correction=none', message)
+    validation.validate(overrides.apply(self.config, chosen))
+
+  @parameterized.parameters('top_p=0.9', 'top_k=5', 'min_p=0.1')
+  def test_L16_recorded_supports_are_accepted(self, assignment):
+    config = overrides.apply(self.config, [f'sampling.{assignment}'])
+    validation.validate(config)
+    self.assertEqual(config.sampling.recorded_support, 256)
+    self.assertEqual(self.config.sampling.recorded_support, 0)
+
+  def test_R5_a_support_that_never_fits_is_refused(self):
+    message = self.refusal('sampling.top_k=9', 'sampling.max_support=8')
+    self.assertIn('raise sampling.max_support', message)
 
   @parameterized.parameters('0', '-1')
   def test_K14_temperature_at_or_below_zero_is_refused(self, value):

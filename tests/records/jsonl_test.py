@@ -15,6 +15,7 @@ import numpy as np
 from rl_tpu.records import jsonl
 from rl_tpu.records import records
 from rl_tpu.types import budget as budget_lib
+from rl_tpu.types import support as support_lib
 from rl_tpu.types import termination as term
 
 SAMPLING = records.Sampling(
@@ -101,6 +102,9 @@ def assert_same(test, left, right):
       test.assertLen(b, len(a))
       for one, other in zip(a, b):
         assert_same(test, one, other)
+    elif isinstance(a, support_lib.Support):
+      for one, other in zip(a, b, strict=True):
+        np.testing.assert_array_equal(one, other, strict=True)
     elif isinstance(a, np.ndarray):
       np.testing.assert_array_equal(a, b, err_msg=field.name, strict=True)
     else:
@@ -128,6 +132,13 @@ class JsonlTest(parameterized.TestCase):
             next_state_ref=None,
             sampling=None,
             summary_author='policy',
+        ),
+        segment(
+            2,
+            support=support_lib.Support(
+                np.array([0, 0, 2, -1, 0, 1], np.int32),
+                np.array([7, 3000, 4000], np.int32),
+            ),
         ),
     )
     second = rollout(
@@ -242,6 +253,13 @@ class JsonlTest(parameterized.TestCase):
     path.write_text('[1]\n')
     with self.assertRaisesRegex(ValueError, r'x.jsonl:1: not a JSON object'):
       list(jsonl.read_lines(path))
+
+  def test_R5_a_support_that_does_not_fit_its_tokens_is_refused(self):
+    short = support_lib.Support(np.zeros(2, np.int32), np.zeros(0, np.int32))
+    more = support_lib.Support(np.zeros(6, np.int32), np.ones(1, np.int32))
+    for wrong in (short, more):
+      with self.assertRaisesRegex(ValueError, 'r segment 0: support'):
+        jsonl.write(self.path(), [rollout(segment(support=wrong))])
 
   def test_failed_write_keeps_the_old_file(self):
     path = self.path()

@@ -10,6 +10,7 @@ from rl_tpu.config import schema
 from rl_tpu.records import records
 from rl_tpu.rollout import admission
 from rl_tpu.rollout import ledger
+from rl_tpu.types import support as support_lib
 from rl_tpu.types import termination as term
 from tests import golden_io
 from tests import synthetic
@@ -121,6 +122,20 @@ class RecordTest(parameterized.TestCase):
     )
     made = with_segment(rollout(), 0, sampling=sampling)
     self.assertEqual(reason(made), 'support_unreplayable')
+    self.assertIsNone(reason(made, allow_unreplayable=True))
+    is_action = made.segments[0].is_action
+    for count, wanted in (
+        (2, None),
+        (support_lib.WHOLE, 'support_unreplayable'),
+        (support_lib.TOO_LARGE, 'support_unreplayable'),
+    ):
+      support = support_lib.Support(
+          np.where(is_action, count, support_lib.WHOLE).astype(np.int32),
+          np.zeros(max(0, count) * int(is_action.sum()), np.int32),
+      )
+      self.assertEqual(
+          reason(with_segment(made, 0, support=support)), wanted, count
+      )
 
   def test_T3_flags_are_needed_under_auto(self):
     made = rollout(termination='budget_truncation')

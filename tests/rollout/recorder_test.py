@@ -5,6 +5,7 @@ from absl.testing import absltest
 
 from rl_tpu.records import records
 from rl_tpu.rollout import recorder
+from rl_tpu.types import support as support_lib
 from rl_tpu.types import termination as term
 
 _SAMPLING = records.Sampling(1.0, 0, 1.0, 0.0, (9,), 3, 'b', 'float32', 't', 'k')
@@ -39,7 +40,12 @@ class RecorderTest(absltest.TestCase):
     _sampled(made, [4, 4, 9], 1, is_summary=True)
     made.cut(term.Cut.COMPACTION)
     made.open(_ids(1, 4, 4), summary=_ids(4, 4), summary_author='policy')
-    _sampled(made, [5, 5], 2)
+    _sampled(
+        made,
+        [5, 5],
+        2,
+        support=support_lib.Support(np.int32([2, 1]), _ids(5, 6, 5)),
+    )
     made.reward('unweighted', 2.0)
     self.components = made.components
     self.first, self.second = made.close(term.Termination.POLICY_STOP)
@@ -87,6 +93,11 @@ class RecorderTest(absltest.TestCase):
     np.testing.assert_array_equal(
         self.second.behaviour_version, [-1, -1, -1, 5, 5]
     )
+
+  def test_R5_supports_stand_at_their_tokens(self):
+    self.assertIsNone(self.first.support)
+    np.testing.assert_array_equal(self.second.support.count, [0, 0, 0, 2, 1])
+    np.testing.assert_array_equal(self.second.support.ids, [5, 6, 5])
 
 
 if __name__ == '__main__':

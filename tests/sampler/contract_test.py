@@ -78,6 +78,8 @@ class ColumnsTest(absltest.TestCase):
         length=jnp.array([12, 0]),
         logprob=jnp.array([[-0.25, -1e-9, -jnp.inf], [0.0, -7.5, -80.0]]),
         finish=jnp.array([1, 0]),
+        support_count=jnp.array([[2, 0, -1], [1, 0, 0]]),
+        support=jnp.arange(12).reshape(2, 3, 2) - 1,
     )
     result = contract.result_tokens(contract.pack(columns), 3)
     result = result.convert_to_numpy()
@@ -88,6 +90,23 @@ class ColumnsTest(absltest.TestCase):
     np.testing.assert_array_equal(slot.lengths, [12])
     for got, want in zip(contract.unpack(result.data, 3), columns):
       np.testing.assert_array_equal(got, want)
+
+
+  def test_R5_without_supports_nothing_is_sent(self):
+    columns = contract.Columns(
+        token=jnp.array([[3, 4]]),
+        valid=jnp.array([[True, True]]),
+        length=jnp.array([2]),
+        logprob=jnp.array([[-0.25, -1.0]]),
+        finish=jnp.array([0]),
+        support_count=jnp.zeros((1, 2), jnp.int32),
+        support=jnp.zeros((1, 2, 0), jnp.int32),
+    )
+    data = np.asarray(contract.pack(columns))
+    self.assertEqual(data.shape, (1, 8))
+    back = contract.unpack(data, 2)
+    self.assertEqual(back.support.shape, (1, 2, 0))
+    np.testing.assert_array_equal(back.support_count, [[0, 0]])
 
 
 if __name__ == '__main__':

@@ -22,7 +22,11 @@ def _draw(logits_V, settings, seed):
   )[0]
   logits_VS = jnp.tile(logits_V[:, None], (1, slots))
   return sampling.draw(
-      logits_VS, bits, settings, jnp.any(sampling.truncates(settings))
+      logits_VS,
+      bits,
+      settings,
+      jnp.any(sampling.truncates(settings)),
+      max_support=3,
   )
 
 
@@ -34,8 +38,57 @@ def _many(probability, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0):
   )
   with np.errstate(divide='ignore'):
     logits = jnp.asarray(np.log(probability), jnp.float32)
-  token, logp = _draw(logits, settings, 5)
-  return np.asarray(token), np.asarray(logp)
+  drawn = _draw(logits, settings, 5)
+  return np.asarray(drawn.token_S), np.asarray(drawn.logp_S)
+
+
+def _supports(probability, slots):
+  """Support counts and ids of slots, each with (temperature, k, p, min_p)."""
+  columns = [jnp.asarray(column) for column in zip(*slots)]
+  with np.errstate(divide='ignore'):
+    logits = jnp.asarray(np.log(probability), jnp.float32)
+  drawn = _draw(logits, sampling.Settings(*columns), 5)
+  return np.asarray(drawn.count_S).tolist(), np.asarray(drawn.support_SM).tolist()
+
+
+class SupportTest(absltest.TestCase):
+
+  def test_R5_support_comes_with_the_token(self):
+    # Of .1 .4 .3 .2: the first two reach .6, all four reach 1, half of .4 is
+    # reached by three.
+    count, ids = _supports(
+        [0.1, 0.4, 0.3, 0.2],
+        [
+            (1.0, 0, 1.0, 0.0),
+            (1.0, 2, 1.0, 0.0),
+            (1.0, 0, 0.6, 0.0),
+            (2.0, 0, 1.0, 0.7),
+            (1.0, 0, 1.0, 0.49),
+            (0.0, 2, 1.0, 0.0),
+            (1.0, 9, 1.0, 0.0),
+        ],
+    )
+    # At temperature 2, .3 has sqrt(.75) of the top and .2 sqrt(.5): both pass.
+    # Slot 5 is greedy; slot 6 keeps four, more than the three that fit.
+    self.assertEqual(count, [0, 2, 2, 3, 3, 0, -1])
+    self.assertEqual(
+        ids,
+        [
+            [-1, -1, -1],
+            [1, 2, -1],
+            [1, 2, -1],
+            [1, 2, 3],
+            [1, 2, 3],
+            [-1, -1, -1],
+            [-1, -1, -1],
+        ],
+    )
+
+  def test_R5_ties_at_the_border_belong_to_the_support(self):
+    count, ids = _supports([0.25, 0.25, 0.25, 0.25 / 2, 0.25 / 2],
+                           [(1.0, 2, 1.0, 0.0)])
+    self.assertEqual(count, [3])
+    self.assertEqual(sorted(ids[0]), [0, 1, 2])
 
 
 class DrawTest(parameterized.TestCase):
@@ -105,7 +158,7 @@ class DrawTest(parameterized.TestCase):
     )
     mixed = plain._replace(top_k_S=plain.top_k_S.at[3].set(1))
     logits = jnp.asarray(np.random.default_rng(0).normal(size=50), jnp.float32)
-    token, logp = _draw(logits, plain, 1)
+    token, logp = _draw(logits, plain, 1)[:2]
     other, other_logp = _draw(logits, mixed, 1)
     rest = np.arange(8) != 3
     np.testing.assert_array_equal(token[rest], other[rest])

@@ -22,6 +22,11 @@ def _columns(tokens: list[list[int]], reasons: list[str | None], K: int):
       length=np.zeros(len(tokens), np.int32),
       logprob=-token.astype(np.float32),
       finish=np.array([types.FINISH_REASONS.index(r) for r in reasons]),
+      # The support of token t is {t, t + 1}; token 9 has the whole vocabulary.
+      support_count=np.where(token == 9, 0, 2).astype(np.int32),
+      support=np.where(
+          token[..., None] == 9, -1, token[..., None] + np.array([0, 1])
+      ).astype(np.int32),
   )
 
 
@@ -99,6 +104,10 @@ class SchedulerTest(absltest.TestCase):
     np.testing.assert_array_equal(done[0].token, [7, 8, 3])
     np.testing.assert_array_equal(done[0].version, [0, 0, 1])
     np.testing.assert_array_equal(done[0].prompt, [1, 2])
+    np.testing.assert_array_equal(done[0].support.count, [2, 2, 2])
+    np.testing.assert_array_equal(done[0].support.ids, [7, 8, 8, 9, 3, 4])
+    np.testing.assert_array_equal(done[1].support.count, [0, 2])
+    np.testing.assert_array_equal(done[1].support.ids, [4, 5])
 
   def test_a_conversation_goes_back_to_its_slot(self):
     made = _scheduler(slots=3)
