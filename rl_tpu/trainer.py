@@ -39,7 +39,7 @@ def train(
     while run.goes_on(stop):
       tasks = run.take_tasks()
       rollouts = run.collect(tasks)
-      admitted = run.admit(rollouts)
+      rollouts, admitted = run.admit(rollouts)
       batch = run.pack(admitted)
       scored = run.score(batch)
       advantage = run.normalise(batch, scored)

@@ -1,7 +1,8 @@
 """Advantages from comparing rollouts of one task (section 5, E1 to E7).
 
 The member of a group is a rollout with one return, never a segment. All
-statistics are float64 on the host.
+statistics are float64 on the host. `stepwise` holds the estimators whose
+advantage differs from step to step of a rollout (E5, E6).
 """
 
 import dataclasses
@@ -10,20 +11,15 @@ from typing import Protocol
 
 import numpy as np
 
+from rl_tpu.advantages import stepwise
 from rl_tpu.config import schema
 from rl_tpu.types import batch as batch_lib
+from rl_tpu.types import statistics
 
-ESTIMATORS = ('grpo', 'dr_grpo', 'rloo')
+# One number for every member, given to all of its tokens.
+BY_ROLLOUT = ('grpo', 'dr_grpo', 'rloo')
+ESTIMATORS = (*BY_ROLLOUT, *stepwise.ESTIMATORS)
 ON_MISMATCH = ('split', 'drop', 'error')
-
-
-def is_degenerate(std: float, values: np.ndarray, *, floor: float) -> bool:
-  """G15: the spread of `values` is rounding, nothing that can be learnt from.
-
-  The one comparator of every floor: std <= floor * max(1, max |x|).
-  """
-  largest = float(np.max(np.abs(values))) if len(values) else 0.0
-  return float(std) <= floor * max(1.0, largest)
 
 
 def grpo(
@@ -32,7 +28,7 @@ def grpo(
   """(R - mean) / (population std + eps), exactly 0 where degenerate (E3)."""
   returns = np.asarray(rewards, np.float64)
   std = np.std(returns)
-  if is_degenerate(std, returns, floor=std_floor):
+  if statistics.is_degenerate(std, returns, floor=std_floor):
     return np.zeros_like(returns)
   return (returns - np.mean(returns)) / (std + eps)
 
@@ -154,8 +150,8 @@ def compare(
       result = rloo(values)
     else:
       raise ValueError(
-          f'advantage.estimator must be gae, {", ".join(ESTIMATORS)}, got'
-          f' {estimator!r}.'
+          'advantage.estimator must be gae,'
+          f' {", ".join(ESTIMATORS)}, got {estimator!r}.'
       )
     out.update(zip(members, result.tolist()))
   return out
@@ -169,18 +165,23 @@ class Grouped(Protocol):
     return_R: return of every rollout, float64 (E2).
     score_R: its terminal reward alone.
     subgroup_R: which rollouts are compared; -1 with none.
+    actions: steps and turns, for the estimators of `stepwise`.
   """
 
   segments: batch_lib.SegmentBatch
   return_R: np.ndarray
   score_R: np.ndarray
   subgroup_R: np.ndarray
+  actions: stepwise.ActionTable | None
 
 
 def advantages(
-    batch: Grouped, config: schema.AdvantageConfig, group: schema.GroupConfig
+    batch: Grouped,
+    config: schema.AdvantageConfig,
+    group: schema.GroupConfig,
+    gigpo: schema.GigpoConfig = schema.GigpoConfig(),
 ) -> np.ndarray:
-  """[B, T] float32: each policy token gets its rollout's advantage (E1).
+  """[B, T] float32: each policy token gets what its rollout or step got (E1).
 
   Number and length of the segments of a rollout do not enter: a member of a
   group is a rollout with one return.
@@ -189,22 +190,51 @@ def advantages(
     batch: the packed batch.
     config: which estimator.
     group: floor, eps, and whether the return is the outcome alone.
+    gigpo: settings of estimator = gigpo.
+
+  Raises:
+    ValueError: an estimator that does not exist, or one of `stepwise` on a
+      batch that was built without steps.
   """
   value_R = batch.score_R if group.outcome_only else batch.return_R
+  subgroups = subgroups_of(batch.subgroup_R)
+  mask_BT = np.asarray(batch.segments.joins.policy_mask_BT)
+  if config.estimator in stepwise.ESTIMATORS:
+    table = batch.actions
+    if table is None:
+      raise ValueError(
+          f'advantage.estimator={config.estimator!r}: the batch was built'
+          ' without its steps; give batching.build the anchor.'
+      )
+    if config.estimator == 'process':
+      advantage_J = stepwise.process_actions(
+          table, subgroups, eps=group.eps, std_floor=group.std_floor
+      )
+    else:
+      advantage_J = stepwise.gigpo_actions(
+          table,
+          subgroups,
+          return_R=value_R,
+          score_R=batch.score_R,
+          config=gigpo,
+          std_floor=group.std_floor,
+      )
+    out_BT = np.zeros(mask_BT.size, np.float32)
+    out_BT[table.place_J] = advantage_J
+    return np.where(mask_BT, out_BT.reshape(mask_BT.shape), np.float32(0.0))
   advantage_R = np.zeros(len(value_R), np.float64)
   compared = compare(
       dict(enumerate(value_R.tolist())),
-      subgroups_of(batch.subgroup_R),
+      subgroups,
       estimator=config.estimator,
       eps=group.eps,
       std_floor=group.std_floor,
   )
   for rollout, advantage in compared.items():
     advantage_R[rollout] = advantage
-  joins = batch.segments.joins
-  mask_BT = np.asarray(joins.policy_mask_BT)
+  rollout_BT = np.asarray(batch.segments.joins.rollout_BT)
   out_BT = np.zeros(mask_BT.shape, np.float32)
-  out_BT[mask_BT] = advantage_R[np.asarray(joins.rollout_BT)[mask_BT]]
+  out_BT[mask_BT] = advantage_R[rollout_BT[mask_BT]]
   return out_BT
 
 
@@ -214,22 +244,3 @@ def subgroups_of(subgroup_R: np.ndarray) -> list[list[int]]:
       np.flatnonzero(subgroup_R == index).tolist()
       for index in np.unique(subgroup_R[subgroup_R >= 0])
   ]
-
-
-def figures(
-    returns: np.ndarray, subgroup_R: np.ndarray, *, std_floor: float
-) -> dict[str, float]:
-  """Shares of the comparisons by what they can teach (E8)."""
-  parts = [returns[members] for members in subgroups_of(subgroup_R)]
-  share = lambda flags: float(np.mean(flags)) if parts else 0.0
-  flat = [
-      is_degenerate(np.std(part), part, floor=std_floor) for part in parts
-  ]
-  zero = [bool(np.all(part == 0.0)) for part in parts]
-  one = [bool(np.all(part == 1.0)) for part in parts]
-  return {
-      'reward/zero_spread_groups': share(flat),
-      'reward/group_all_zero': share(zero),
-      'reward/group_all_one': share(one),
-      'reward/group_mixed': share([not f for f in flat]),
-  }

@@ -11,7 +11,6 @@ from absl import logging
 from rich import console as console_lib
 from rich import progress as progress_lib
 
-from rl_tpu.advantages import groups
 from rl_tpu.advantages import normalise
 from rl_tpu.config import schema
 from rl_tpu.evaluation import evaluate as evaluate_lib
@@ -333,18 +332,10 @@ def warn(step: int, report: update_lib.Report, batch: batching.Batch) -> None:
 
 
 def advantage_scale(
-    batch: batching.Batch,
-    advantage: schema.AdvantageConfig,
-    group: schema.GroupConfig,
-    running: normalise.Running,
+    advantage: schema.AdvantageConfig, running: normalise.Running
 ) -> dict[str, float]:
-  """What groups can teach (E8), and tokens left unscaled for want of data (G17)."""
+  """Tokens left unscaled for want of data (G17)."""
   values = {}
-  if advantage.estimator != 'gae':
-    value_R = batch.score_R if group.outcome_only else batch.return_R
-    values |= groups.figures(
-        value_R, batch.subgroup_R, std_floor=group.std_floor
-    )
   if advantage.norm == 'source':
     values['adv/raw_tokens_total'] = float(
         sum(source.raw for source in running.values())

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import jax
 
 from rl_tpu.assembly import figures
+from rl_tpu.assembly import gathering
 from rl_tpu.assembly import parts
 from rl_tpu.assembly import run as run_lib
 from rl_tpu.checkpointing import store as store_lib
@@ -16,7 +17,6 @@ from rl_tpu.config import validation
 from rl_tpu.learner import update as update_lib
 from rl_tpu.metrics import writers
 from rl_tpu.sharding import compile_count
-from rl_tpu.tasks import cursor as cursor_lib
 
 
 @contextlib.contextmanager
@@ -74,8 +74,10 @@ def _build(config, workdir, used, policy, learner, sampler, world, compiles):
       updater=updater,
       sampler=sampler,
       state=state,
-      cursor=cursor_lib.TaskCursor(
-          world.tasks('train'), seed=config.seed, shuffle=config.tasks.shuffle
+      gathering=gathering.Gathering(
+          config,
+          world.tasks('train'),
+          deterministic_verifier=world.verifier.deterministic,
       ),
       eval_tasks=world.tasks('eval'),
       checkpoints=checkpoints,

@@ -15,7 +15,9 @@ from absl import logging
 
 from rl_tpu.advantages import groups
 from rl_tpu.advantages import normalise
+from rl_tpu.advantages import stepwise
 from rl_tpu.assembly import figures
+from rl_tpu.assembly import gathering as gathering_lib
 from rl_tpu.assembly import judging
 from rl_tpu.assembly import parts
 from rl_tpu.checkpointing import store as store_lib
@@ -23,6 +25,7 @@ from rl_tpu.config import schema
 from rl_tpu.learner import state as state_lib
 from rl_tpu.learner import update as update_lib
 from rl_tpu.metrics import phases
+from rl_tpu.metrics import summary
 from rl_tpu.metrics import writers
 from rl_tpu.records import jsonl
 from rl_tpu.records import records
@@ -31,7 +34,6 @@ from rl_tpu.rollout import batching
 from rl_tpu.rollout import ledger as ledger_lib
 from rl_tpu.rollout import session as session_lib
 from rl_tpu.sharding import compile_count
-from rl_tpu.tasks import cursor as cursor_lib
 
 
 @dataclasses.dataclass
@@ -46,7 +48,7 @@ class TrainingRun:
   updater: update_lib.Updater
   sampler: Any
   state: state_lib.TrainState
-  cursor: cursor_lib.TaskCursor
+  gathering: gathering_lib.Gathering
   eval_tasks: Sequence[records.Task]
   checkpoints: store_lib.CheckpointStore
   writer: writers.Writers
@@ -71,6 +73,7 @@ class TrainingRun:
   results: dict[str, Any] = dataclasses.field(default_factory=dict)
   stopped: str = 'steps'
   compiles_seen: int = 0
+  raw_advantage_BT: np.ndarray | None = None
 
   # --- loop control --------------------------------------------------------
 
@@ -98,26 +101,11 @@ class TrainingRun:
 
   def take_tasks(self) -> list[session_lib.Job]:
     """The next tasks as jobs, `group.size` rollouts of each."""
-    tasks = self.cursor.take(self.config.batching.tasks_per_batch)
-    jobs = []
-    for place, task in enumerate(tasks):
-      number = (self.update_index - 1) * len(tasks) + place
-      for member in range(self.config.group.size):
-        jobs.append(
-            session_lib.Job(
-                rollout_id=f'{number:07d}-{member}',
-                task=task,
-                seed=session_lib.derive_seed(self.config.seed, number, member),
-                group_id=(
-                    f'{number:07d}' if self.config.group.size > 1 else None
-                ),
-            )
-        )
-    return jobs
+    self.sampler.reset_stats()
+    return self.gathering.jobs()
 
   def collect(self, jobs: Sequence[session_lib.Job]) -> list[records.Rollout]:
     """Runs the jobs under the published weights."""
-    self.sampler.reset_stats()
     self.ledger.start(len(jobs))
     with self.clock.phase('rollout'):
       runner = self.world.runner(
@@ -133,18 +121,18 @@ class TrainingRun:
         for r in rollouts
     ]
 
-  def admit(self, rollouts: Sequence[records.Rollout]) -> admission.Admission:
-    """Decides what is trained on and counts the rest with its reason."""
+  def admit(
+      self, rollouts: Sequence[records.Rollout]
+  ) -> tuple[list[records.Rollout], admission.Admission]:
+    """Decides what is trained on and counts the rest with its reason.
+
+    Returns:
+      All rollouts of the update, and the decision. Under
+      `group.dynamic_sampling` further rollouts were collected for it (E9).
+    """
     with self.clock.phase('batch'):
-      admitted = admission.admit(
-          rollouts,
-          termination=self.config.termination,
-          data=self.config.data,
-          reward=self.config.reward,
-          group=self.config.group,
-          estimator=self.config.advantage.estimator,
-          row_length=self.config.batching.row_length,
-          current_version=self.version,
+      rollouts, admitted = self.gathering.admit(
+          rollouts, self.collect, current_version=self.version
       )
       self.ledger.record(admitted)
       self.ledger.assert_balanced()
@@ -157,7 +145,7 @@ class TrainingRun:
           ),
           self.config.termination.max_unscored,
       )
-    return admitted
+    return rollouts, admitted
 
   # --- rows 6 to 8: batch, scores, advantages ------------------------------
 
@@ -171,6 +159,11 @@ class TrainingRun:
           critic=self.config.critic,
           loss=self.config.loss,
           compaction=self.config.compaction,
+          anchor=(
+              self.config.gigpo.anchor
+              if self.config.advantage.estimator in stepwise.ESTIMATORS
+              else None
+          ),
       )
 
   def score(self, batch: batching.Batch) -> update_lib.Scored:
@@ -186,7 +179,10 @@ class TrainingRun:
       config = self.config.advantage
       advantage_BT = scored.estimates.advantage_BT
       if config.estimator != 'gae':
-        advantage_BT = groups.advantages(batch, config, self.config.group)
+        advantage_BT = groups.advantages(
+            batch, config, self.config.group, self.config.gigpo
+        )
+      self.raw_advantage_BT = np.asarray(advantage_BT)
       advantage_BT, self.running = normalise.normalise(
           advantage_BT,
           batch.segments.joins,
@@ -256,9 +252,15 @@ class TrainingRun:
           self.clock.next_step(), self.sampler.stats(), batch, compiled,
           sampled,
       )
-      values |= figures.advantage_scale(
-          batch, self.config.advantage, self.config.group, self.running
+      values |= figures.advantage_scale(self.config.advantage, self.running)
+      mask_BT = np.asarray(batch.segments.joins.policy_mask_BT)
+      values |= summary.advantage_figures(
+          self.raw_advantage_BT[mask_BT], np.asarray(advantage_BT)[mask_BT]
       )
+      values |= self.gathering.figures(
+          admitted, batch, self.raw_advantage_BT, advantage_BT
+      )
+      self.gathering.take_in(admitted, batch)
       values |= self.ledger.figures()
       values['policy/version'] = self.version
       self.totals['sampled_tokens'] = (
@@ -292,7 +294,8 @@ class TrainingRun:
       host = {
           'policy_version': self.version,
           'update': self.update_index,
-          'cursor': self.cursor.state(),
+          'cursor': self.gathering.draws.state(),
+          'sampling': self.gathering.state(),
           'seed': self.config.seed,
           'reference_id': self.reference_id,
           'ledger': self.ledger.state(),
@@ -385,7 +388,8 @@ class TrainingRun:
     self.state, host = self.checkpoints.restore(step, self.state)
     self.update_index = host['update']
     self.version = host['policy_version']
-    self.cursor.restore(host['cursor'])
+    self.gathering.draws.restore(host['cursor'])
+    self.gathering.restore(host['sampling'])
     self.ledger = ledger_lib.Ledger.from_state(host['ledger'])
     self.anchors.unscored = host['unscored']
     self.running = normalise.from_state(host['reward_statistics'])

@@ -15,6 +15,7 @@ HOST_KEYS = (
     'policy_version',
     'update',
     'cursor',
+    'sampling',
     'seed',
     'reference_id',
     'ledger',

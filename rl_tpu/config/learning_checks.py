@@ -1,11 +1,11 @@
 """Checks of estimator, losses, critic and optimizers (validation.validate)."""
 
-import math
-
 from rl_tpu.config import checks
+from rl_tpu.config import data_checks
+from rl_tpu.config import group_checks
 from rl_tpu.config import schema
 
-GROUP_ESTIMATORS = ('grpo', 'dr_grpo', 'rloo')
+GROUP_ESTIMATORS = group_checks.GROUP_ESTIMATORS
 
 
 def check(config: schema.ExperimentConfig) -> None:
@@ -17,9 +17,10 @@ def check(config: schema.ExperimentConfig) -> None:
   _check_gae(config)
   _check_advantage(config)
   _check_termination(config)
-  _check_group(config)
+  group_checks.check(config)
   _check_kl(config)
   _check_losses(config)
+  data_checks.check(config)
   _check_critic(config)
   _check_batching(config)
   check_optimizer('actor_optimizer', config.actor_optimizer)
@@ -120,61 +121,6 @@ def _check_termination(config: schema.ExperimentConfig) -> None:
     checks.one_of(f'termination.{name}', value, 'exclude', 'bootstrap')
   checks.within('termination.max_missing', rules.max_missing, 0, 1)
   checks.at_least('termination.max_unscored', rules.max_unscored, 1)
-  checks.at_least('data.max_version_gap', config.data.max_version_gap, 0)
-
-
-def _check_group(config: schema.ExperimentConfig) -> None:
-  group = config.group
-  estimator = config.advantage.estimator
-  checks.at_least('group.size', group.size, 1)
-  checks.at_least('group.eps', group.eps, 0)
-  checks.at_least('group.std_floor', group.std_floor, 0)
-  checks.at_least('group.min_size', group.min_size, 2)
-  if estimator not in GROUP_ESTIMATORS:
-    return
-  checks.require(
-      group.size >= 2,
-      'group.size',
-      group.size,
-      f'advantage.estimator={estimator} compares rollouts of one task: make it'
-      ' at least 2, or use advantage.estimator=gae',
-  )
-  checks.require(
-      group.min_size <= group.size,
-      'group.min_size',
-      group.min_size,
-      'every group would be incomplete: make it at most group.size'
-      f' ({group.size})',
-  )
-  for name in ('budget_truncation', 'context_truncation', 'runtime_abort'):
-    value = getattr(config.termination, name)
-    checks.require(
-        value != 'bootstrap',
-        f'termination.{name}',
-        value,
-        f'advantage.estimator={estimator} has no critic to bootstrap from (E2):'
-        ' use auto or terminal',
-    )
-  checks.require(
-      config.critic.warmup_steps == 0,
-      'critic.warmup_steps',
-      config.critic.warmup_steps,
-      f'advantage.estimator={estimator} has no critic to warm up: set it to 0',
-  )
-  checks.require(
-      config.gae.cut == 'continue',
-      'gae.cut',
-      config.gae.cut,
-      f'advantage.estimator={estimator} has no trace to cut: set'
-      ' gae.cut=continue',
-  )
-  checks.require(
-      estimator != 'dr_grpo' or config.loss.aggregation == 'constant',
-      'loss.aggregation',
-      config.loss.aggregation,
-      'advantage.estimator=dr_grpo goes with a fixed length (E4): set'
-      ' loss.aggregation=constant',
-  )
 
 
 def _check_kl(config: schema.ExperimentConfig) -> None:
@@ -248,10 +194,6 @@ def _check_losses(config: schema.ExperimentConfig) -> None:
       'constant',
   )
   checks.positive('loss.constant', config.loss.constant, optional=True)
-  for name, weight in config.reward.weights.items():
-    checks.require(
-        math.isfinite(weight), f'reward.weights.{name}', weight, 'not a number'
-    )
 
 
 def _check_critic(config: schema.ExperimentConfig) -> None:

@@ -19,6 +19,8 @@ RUNTIME_SUMMARY = 'runtime_summary'
 # `state_id` names the state itself, so step groups may use it (E6).
 STATE_ID = 'state_id'
 READS_SUMMARY = 'reads_summary'
+# `tenant_id` names the isolated account, container or database (E11).
+TENANT = 'tenant'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -131,7 +133,18 @@ class Environment(Protocol):
     """
 
   def state_id(self) -> str:
-    """Stands for the state that the next action is taken in (E6)."""
+    """Stands for the state that the next action is taken in (E6).
+
+    Called with the capability STATE_ID only. Equal texts are equal states:
+    what can happen next, and what it is worth, is the same.
+    """
+
+  def tenant_id(self) -> str | None:
+    """What the run acts in (E11, capability TENANT); None shares nothing.
+
+    Called after `reset`. Two runs in one tenant at once are not compared,
+    because one can change what the other sees.
+    """
 
   def close(self) -> None:
     """Gives resources back; the environment is not used again."""

@@ -29,10 +29,18 @@ TAGS: dict[str, str] = {
     'reward/before_kept_action': 'the same after a dropped prefix (T10)',
     'reward/positive_on_violation': 'violations whose score was set to 0 (T7)',
     'reward/verifier_faults': 'rollouts that the verifier failed on',
-    'reward/zero_spread_groups': 'share of groups that teach nothing (E8)',
-    'reward/group_all_zero': 'share of groups with every return 0 (E8)',
-    'reward/group_all_one': 'share of groups with every return 1 (E8)',
-    'reward/group_mixed': 'share of groups with different returns (E8)',
+    'reward/normalised_{figure}/{source}': (
+        "mean, std, min and max of a source's return after reward.norm (D1)"
+    ),
+    'reward/success_unweighted': (
+        'success over the task set as it is, not as it was drawn (D7)'
+    ),
+    'reward/verifier_rescored': 'rollouts scored twice so far (D8)',
+    'reward/verifier_disagreed': 'of these, scored differently',
+    'reward/verifier_disagreement/{version}': (
+        'share of second scores that differ: noise floor of a success (D8)'
+    ),
+    'reward/verifier_variance/{version}': 'variance of one score (D8)',
     'policy/entropy': 'mean exact entropy of the actor at its action tokens',
     'policy/entropy/{token_type}': 'the same at tokens of one type (L19)',
     'policy/kl_behaviour_k1': 'k1 of mu to pi at the first minibatch (O4)',
@@ -58,6 +66,9 @@ TAGS: dict[str, str] = {
     'policy/version_gap_mean': 'updates between sampling and training, mean',
     'policy/version_gap_max': 'the same, largest',
     'policy/version': 'version that the sampler serves',
+    'policy/gradient_proxy/{source}': (
+        'sum of |w * A| of a source at ratio 1; a proxy, no gradient norm (L18)'
+    ),
     'critic/explained_variance': 'C3 over critic tokens',
     'critic/explained_variance_rollout': 'C3, every rollout alike',
     'critic/explained_variance_scored': 'C3 over rollouts with an outcome',
@@ -84,9 +95,41 @@ TAGS: dict[str, str] = {
     'adv/positive': 'share above 0',
     'adv/mean_normalised': 'mean after normalisation (G18)',
     'adv/std_normalised': 'population deviation after normalisation',
+    'adv/raw_tokens_total': (
+        'tokens left unscaled so far for want of statistics (G17)'
+    ),
     'adv/segment/{index}': 'mean advantage by segment index',
     'adv/position/{bucket}': 'mean advantage by tenth of the rollout',
+    'adv/source_{figure}/{source}': (
+        "mean, std, min and max of a source's advantages before advantage.norm"
+    ),
+    'adv/source_normalised_{figure}/{source}': 'the same after it (G18)',
     'adv/histogram': 'distribution of the advantages that are trained on',
+    'group/all_zero': 'share of groups with every return 0 (E8)',
+    'group/all_one': 'share of groups with every return 1 (E8)',
+    'group/other_flat': 'share of groups without spread at another return (E8)',
+    'group/mixed': 'share of groups with different returns (E8)',
+    'group/zero_spread': 'share of groups that teach nothing (E8)',
+    'group/mixed_solved': 'share of groups with both outcomes (E8)',
+    'group/p_mix': (
+        'expected share of groups with both outcomes, by the success of'
+        ' earlier batches: chance of a difference, no forecast of learning'
+    ),
+    'group/p_mix_known': 'share of groups whose task has an earlier outcome',
+    'group/effective_size': 'members of a comparison, mean (E8)',
+    'group/useful_members': 'share of members in groups with spread (E8)',
+    'group/family/{family}/{figure}': 'a group figure of one task family',
+    'group/mismatched': 'groups with members under other conditions (E7)',
+    'group/shared_tenant': 'members in one tenant with a sibling at once (E11)',
+    'group/steps': 'rewarded steps of a member, mean (E5)',
+    'group/anchored_turns': 'share of turns whose state has a name (E6)',
+    'group/replaced': 'groups without spread that fresh tasks replaced (E9)',
+    'group/rounds': 'rounds of fresh tasks (E9)',
+    'group/extra_rollouts': 'rollouts of these rounds (E9)',
+    'group/extra_tokens': 'sampled tokens of these rounds (E9)',
+    'group/extra_tool_calls': 'tool calls of these rounds (E9)',
+    'group/left_flat': 'groups without spread after the last round (E9)',
+    'group/success_sampled': 'success before any group was replaced (E9)',
     'rollout/started': 'rollouts started by this update (A5)',
     'rollout/admitted': 'rollouts trained on',
     'rollout/discarded': 'rollouts not trained on',
@@ -104,6 +147,14 @@ TAGS: dict[str, str] = {
     'rollout/tool_calls_per_turn': 'tool calls per turn',
     'rollout/tool_errors': 'share of tool calls that failed',
     'rollout/counter/{name}': 'mean of an environment counter per rollout',
+    'rollout/source_rollouts/{source}': 'rollouts of a source (D4)',
+    'rollout/source_tokens/{source}': 'tokens of a source (D4)',
+    'rollout/task_standing/{standing}': (
+        'share of drawn tasks by their success before the draw (D7)'
+    ),
+    'rollout/task_weight': 'sampling weight of the drawn tasks, mean (D7)',
+    'rollout/easier_variants': 'share of draws replaced by an easier one (D7)',
+    'rollout/tasks_passed_over': 'tasks that the curriculum skipped (D7)',
     'rollout/length_histogram': 'distribution of tokens per rollout',
     'rollout/return_histogram': 'distribution of raw terminal rewards',
     'rollout/critic_only': 'rollouts that train the critic alone (T6)',
@@ -151,6 +202,7 @@ GROUPS = (
     'policy',
     'critic',
     'adv',
+    'group',
     'rollout',
     'loss',
     'perf',

@@ -58,6 +58,26 @@ def terminal_reward(raw: float | None, weights: Mapping[str, float]) -> float:
   return 0.0 if raw is None or not weight else weight * float(raw)
 
 
+def weights_in_force(
+    weights: Mapping[str, float],
+    *,
+    constrained: Sequence[str],
+    succeeded: bool,
+) -> dict[str, float]:
+  """Weights of one rollout under `reward.mode = lexicographic` (D2).
+
+  Format and cost terms order the rollouts that reached the goal cleanly; they
+  cannot make up for a goal that was missed.
+
+  Args:
+    weights: weight by name.
+    constrained: names of the format and cost terms.
+    succeeded: the rollout reached its goal and violated nothing.
+  """
+  withheld = () if succeeded else constrained
+  return {name: w for name, w in weights.items() if name not in withheld}
+
+
 def raw_sums(components: Components) -> dict[str, float]:
   """Sum of the raw values of each component, for logs (D2)."""
   return {

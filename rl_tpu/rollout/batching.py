@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from rl_tpu.advantages import stepwise
 from rl_tpu.config import schema
 from rl_tpu.losses import aggregation
 from rl_tpu.records import records
@@ -13,6 +14,7 @@ from rl_tpu.rollout import admission as admission_lib
 from rl_tpu.rollout import chain
 from rl_tpu.rollout import joins as joins_lib
 from rl_tpu.rollout import packing
+from rl_tpu.rollout import returns
 from rl_tpu.rollout import timeline
 from rl_tpu.types import batch as batch_lib
 from rl_tpu.types import termination as term
@@ -35,10 +37,12 @@ class Batch:
     sources: names that `joins.source_R` indexes.
     held_out_R: bool, the task never enters a critic update (C7).
     return_R: float64 undiscounted return: step rewards after G5, and the
-      score in use (E2).
+      score in use (E2), all normalised (D1).
     score_R: float64 the score alone.
+    raw_return_R: float64 return before normalisation.
     dropped_reward_R: float64 rewards before the first stored action.
     subgroup_R: comparison of a group estimator, -1 without one (E7).
+    actions: steps and turns for the estimators of E5 and E6; None without.
     counts: tokens, rows, padding and dropped rewards, by name.
   """
 
@@ -54,8 +58,10 @@ class Batch:
   held_out_R: np.ndarray
   return_R: np.ndarray
   score_R: np.ndarray
+  raw_return_R: np.ndarray
   dropped_reward_R: np.ndarray
   subgroup_R: np.ndarray
+  actions: stepwise.ActionTable | None
   counts: Mapping[str, float]
   _places: tuple[tuple[tuple[int, int, int], ...], ...]
 
@@ -86,6 +92,7 @@ def build(
     loss: schema.LossConfig,
     compaction: schema.CompactionConfig,
     pad_id: int = 0,
+    anchor: str | None = None,
 ) -> Batch:
   """Packs admitted rollouts; membership and order are those of the data.
 
@@ -97,6 +104,8 @@ def build(
     loss: aggregation of both losses.
     compaction: whether summary tokens train the actor (G16).
     pad_id: a valid token id (K21).
+    anchor: what a turn's state is named by, state or observation (E6), for
+      the estimators that compare steps; None leaves `actions` out.
 
   Raises:
     ValueError: a segment longer than a row; admission discards those.
@@ -115,14 +124,20 @@ def build(
   )
   grid = joins_lib.Grid(flat, layout, batching.row_length)
   table = _table(members)
-  reward, dropped_R = timeline.action_rewards(flat, acts, table.score)
+  found = returns.rewards(members, flat, acts)
+  actions = None
+  if anchor is not None:
+    actions = returns.action_table(
+        members, flat, acts, place_J=grid.place[acts.token], step=found.step,
+        anchor=anchor,
+    )
   policy, critic_mask = _masks(members, flat, acts, compaction)
   held_out_R = _held_out([r.task_id for r in rollouts], critic)
   joins = joins_lib.build(
       flat,
       acts,
       grid,
-      reward=reward,
+      reward=found.reward,
       policy=policy,
       critic=critic_mask,
       table=table,
@@ -142,11 +157,13 @@ def build(
       at_cut_BT=grid.spread_at(acts.token, acts.crosses, False, bool),
       sources=_sources(members),
       held_out_R=held_out_R,
-      return_R=_sums(acts.rollout, reward, len(rollouts)),
-      score_R=table.score,
-      dropped_reward_R=dropped_R,
+      return_R=found.return_R,
+      score_R=found.score_R,
+      raw_return_R=found.raw_return_R,
+      dropped_reward_R=found.dropped_R,
       subgroup_R=_subgroups(members),
-      counts=_counts(flat, grid, rollouts, dropped_R, weights),
+      actions=actions,
+      counts=_counts(flat, grid, rollouts, found.dropped_R, weights),
       _places=_places(rollouts, flat, layout),
   )
 
@@ -172,10 +189,6 @@ def _sources(members: Sequence[admission_lib.Admitted]) -> tuple[str, ...]:
 def _subgroups(members: Sequence[admission_lib.Admitted]) -> np.ndarray:
   numbers = [-1 if m.subgroup is None else m.subgroup for m in members]
   return np.asarray(numbers, np.int64)
-
-
-def _sums(ids: np.ndarray, values: np.ndarray, size: int) -> np.ndarray:
-  return np.bincount(ids, values, minlength=size).astype(np.float64)
 
 
 def _rows(

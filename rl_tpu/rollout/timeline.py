@@ -134,7 +134,10 @@ def _differs_from_next(values: np.ndarray) -> np.ndarray:
 
 
 def action_rewards(
-    flat: Tokens, acts: Actions, score_R: np.ndarray
+    flat: Tokens,
+    acts: Actions,
+    score_R: np.ndarray,
+    recorded: np.ndarray | None = None,
 ) -> tuple[np.ndarray, np.ndarray]:
   """Reward of every action (G5, G6), and what had no action to go to.
 
@@ -142,6 +145,7 @@ def action_rewards(
     flat: the tokens.
     acts: the actions.
     score_R: terminal reward in use of every rollout (0 where none).
+    recorded: [tokens] weighted reward of every token; None takes the records'.
 
   Returns:
     float64 reward of every action, and the sum of the rewards before the
@@ -149,7 +153,8 @@ def action_rewards(
   """
   reward = np.zeros(len(acts.token), np.float64)
   dropped_R = np.zeros(len(score_R), np.float64)
-  recorded = flat.column('reward', np.float64)
+  if recorded is None:
+    recorded = flat.column('reward', np.float64)
   place = np.flatnonzero(recorded)
   # The latest action at or before the place, in whatever segment.
   target = np.searchsorted(acts.token, place, side='right') - 1

@@ -16,11 +16,13 @@ The letters that array names end in (`reward_BT`):
   L  decoder layers
   M  bins of a value head
   Y  token types
+  J  action tokens of a batch, in time order
+  U  turns of a batch, in time order
 """
 
 from typing import Any
 
-LETTERS = 'BTNRGSKVDFHLMY'
+LETTERS = 'BTNRGSKVDFHLMYJU'
 
 
 def check_shapes(**arrays: Any) -> dict[str, int]:

@@ -42,6 +42,8 @@ class PooledVerifier:
     built = loading.construct(target, settings, setting='verifier')
     self._verifier_id = str(built.verifier_id)
     self._version = str(built.version)
+    # Optional: a verifier that says nothing may differ from itself (D8).
+    self._deterministic = bool(getattr(built, 'deterministic', False))
     self._target = target
     self._settings = json.dumps(dict(settings), sort_keys=True)
     self._timeout_s = timeout_s
@@ -56,6 +58,11 @@ class PooledVerifier:
   def version(self) -> str:
     """Of the verifier."""
     return self._version
+
+  @property
+  def deterministic(self) -> bool:
+    """Equal evidence always has the same score."""
+    return self._deterministic
 
   def score_async(self, evidence: Mapping[str, Any]) -> '_Scoring':
     """Starts one score; the evidence travels as JSON text.

@@ -40,7 +40,11 @@ class VerifierFault(Exception):
 
 
 class Verifier(Protocol):
-  """Scores the evidence that an environment hands over."""
+  """Scores the evidence that an environment hands over.
+
+  A verifier may set `deterministic = True`: a second score of the same
+  evidence that differs then stops the run (D8).
+  """
 
   @property
   def verifier_id(self) -> str:

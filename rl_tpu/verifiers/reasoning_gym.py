@@ -25,6 +25,7 @@ class ArithmeticVerifier:
   """
 
   verifier_id = 'reasoning_gym/arithmetic'
+  deterministic = True
 
   def __init__(self, partial: float = 0.5):
     """Args: partial: weight of the share.

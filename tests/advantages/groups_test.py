@@ -1,4 +1,4 @@
-"""E1, E3, E4, E7, E8, G15, K09, K10, K17, K35: rollouts of one task."""
+"""E1 to E4, E7, G15, K09, K10, K17, K35: rollouts of one task."""
 
 import dataclasses
 from typing import Any
@@ -9,12 +9,13 @@ from absl.testing import parameterized
 
 from rl_tpu.advantages import groups
 from rl_tpu.config import schema
+from rl_tpu.metrics import group_figures
 from rl_tpu.metrics import summary
 from rl_tpu.records import records
 from rl_tpu.rollout import admission
-from rl_tpu.rollout import batching
 from rl_tpu.types import termination as term
 from tests import golden_io
+from tests import group_cases
 
 _CASES = golden_io.cases('groups')
 GROUPS = [(c['id'], c) for c in _CASES if c['kind'] == 'group']
@@ -25,72 +26,26 @@ def rollout(
     name: str, score: float | None, segments: int = 1, **changes: Any
 ) -> records.Rollout:
   """A rollout of one task: each segment is context and two actions."""
-  last = segments - 1
-  golden = {
-      'rollout_id': name,
-      'task_id': 't0',
-      'group_id': 'g0',
-      'source': 's',
-      'termination': 'policy_stop',
-      'abort_cause': None,
-      'terminal_reward': score,
-      'budgets': {'budget_visible': True, 'holds_at_eval': True},
-      'num_segments': segments,
-      'segments': [
-          {
-              'segment_index': k,
-              'role': 'CAA',
-              'turn_id': [-1, k, k],
-              'reward': [0.0, 0.0, 0.0],
-              'cut': None if k == last else 'compaction_cut',
-              'global_token_offset': 3 * k,
-              'action_offset': 2 * k,
-              'turn_offset': k,
-              'policy_version': 0,
-          }
-          for k in range(segments)
-      ],
-  }
-  return dataclasses.replace(golden_io.rollout(golden), **changes)
-
-
-def admit(rollouts, estimator='grpo') -> admission.Admission:
-  return admission.admit(
-      rollouts,
-      termination=term.TerminationRules(),
-      data=schema.DataConfig(),
-      reward=schema.RewardConfig(weights={'terminal': 1.0, 'step': 1.0}),
-      group=schema.GroupConfig(size=len(rollouts)),
-      estimator=estimator,
-      row_length=16,
+  return group_cases.member(
+      name,
+      [group_cases.Turn(2)] * segments,
+      score,
+      cuts=[2 * k for k in range(1, segments)],
+      **changes,
   )
+
+
+def admit(rollouts, estimator='grpo', **settings) -> admission.Admission:
+  group = schema.GroupConfig(size=max(len(rollouts), 2), **settings)
+  return group_cases.admit(rollouts, estimator, group=group)
 
 
 def advantages(rollouts, estimator='grpo', **settings) -> dict[str, list[Any]]:
   """Advantages of every action by rollout, through admission and packing."""
-  admitted = admit(rollouts, estimator)
-  batch = batching.build(
-      admitted,
-      batching=schema.BatchingConfig(row_length=16, rows_per_microbatch=2),
-      gae=schema.GaeConfig(),
-      critic=schema.CriticConfig(),
-      loss=schema.LossConfig(),
-      compaction=schema.CompactionConfig(),
+  found = group_cases.advantages(
+      rollouts, estimator, row_length=16, **settings
   )
-  array_BT = groups.advantages(
-      batch,
-      schema.AdvantageConfig(estimator=estimator),
-      schema.GroupConfig(size=len(rollouts), **settings),
-  )
-  assert array_BT.dtype == np.float32
-  np.testing.assert_array_equal(array_BT[batch.time_BT < 0], 0.0)
-  out = {}
-  for member, parts in zip(batch.rollouts, batch.unpack(array_BT)):
-    out[member.rollout_id] = []
-    for segment, part in zip(member.segments, parts):
-      np.testing.assert_array_equal(part[~segment.is_action], 0.0)
-      out[member.rollout_id] += part[segment.is_action].tolist()
-  return out
+  return {name: values.tolist() for name, values in found.items()}
 
 
 class GoldenTest(parameterized.TestCase):
@@ -109,7 +64,7 @@ class GoldenTest(parameterized.TestCase):
       self.assertEmpty(parts.subgroups)
       return
     self.assertEqual(parts.subgroups, (tuple(ids),))
-    for estimator in groups.ESTIMATORS:
+    for estimator in groups.BY_ROLLOUT:
       found = groups.compare(
           dict(zip(ids, rewards)),
           parts.subgroups,
@@ -121,13 +76,9 @@ class GoldenTest(parameterized.TestCase):
       np.testing.assert_allclose(
           [found[i] for i in ids], expected[estimator], rtol=1e-9, atol=1e-12
       )
-    figures = groups.figures(
-        np.asarray(rewards),
-        np.zeros(len(rewards), np.int64),
-        std_floor=config['std_floor'],
-    )
     self.assertEqual(
-        figures['reward/zero_spread_groups'], expected['zero_variance']
+        group_figures.kind(rewards, std_floor=config['std_floor']) != 'mixed',
+        expected['zero_variance'],
     )
     if expected['zero_variance']:
       # Exactly: a floor is a decision to learn nothing (E3).
@@ -135,6 +86,54 @@ class GoldenTest(parameterized.TestCase):
           rewards, eps=config['eps'], std_floor=config['std_floor']
       )
       np.testing.assert_array_equal(found, 0.0)
+
+  @parameterized.named_parameters(*GROUPS)
+  def test_E1_E3_E4_as_trained(self, golden):
+    config, expected = golden['config'], golden['expected']
+    settings = {'eps': config['eps'], 'std_floor': config['std_floor']}
+    rollouts = [
+        rollout(f'm{i}', reward, segments)
+        for i, (reward, segments) in enumerate(
+            zip(golden['rewards'], golden['segments_per_rollout'])
+        )
+    ]
+    for estimator in groups.BY_ROLLOUT:
+      if expected['reason'] == 'group_incomplete':
+        self.assertEqual(
+            admit(rollouts, estimator).discard_counts,
+            {term.DiscardReason.GROUP_INCOMPLETE: len(rollouts)},
+        )
+        continue
+      found = advantages(rollouts, estimator, **settings)
+      for i, want in enumerate(expected[estimator]):
+        tokens = 2 * golden['segments_per_rollout'][i]
+        golden_io.assert_close(found[f'm{i}'], [want] * tokens, name=f'm{i}')
+
+  @parameterized.named_parameters(*COMPARABILITY)
+  def test_E7_comparability_as_trained(self, golden):
+    config, expected = golden['config'], golden['expected']
+    rollouts = []
+    for entry in golden['members']:
+      # The scale is that of the reward's settings, one for all of them here.
+      key = {n: v for n, v in entry['key'].items() if n != 'reward_scale_id'}
+      rollouts.append(rollout(entry['rollout_id'], entry['reward'], **key))
+    settings = {
+        'on_mismatch': config['on_mismatch'],
+        'min_size': config['min_group_size'],
+    }
+    if expected['raises']:
+      with self.assertRaisesRegex(ValueError, 'group.on_mismatch is error'):
+        admit(rollouts, **settings)
+      return
+    admitted = admit(rollouts, **settings)
+    reasons = {d.rollout.rollout_id: d.reason.value for d in admitted.discards}
+    found = advantages(rollouts, **settings)
+    for name, want in expected['advantage'].items():
+      self.assertEqual(reasons.get(name), expected['reason'][name])
+      if want is None:
+        self.assertNotIn(name, found)
+      else:
+        golden_io.assert_close(found[name], [want, want], name=name)
 
   @parameterized.named_parameters(*COMPARABILITY)
   def test_E7_comparability(self, golden):
@@ -221,6 +220,7 @@ class BatchTest(parameterized.TestCase):
       {'permissions_hash': 'root'},
       {'tool_set_hash': 'more'},
       {'verifier_version': '2'},
+      {'task_id': 't1'},
   )
   def test_E7_other_conditions_are_not_compared(self, **change):
     rollouts = [
@@ -244,11 +244,7 @@ class BatchTest(parameterized.TestCase):
     self.assertLen(found, len(scores))
     for values in found.values():
       np.testing.assert_array_equal(values, 0.0)
-    figures = groups.figures(
-        np.asarray(scores), np.zeros(len(scores), np.int64), std_floor=1e-6
-    )
-    self.assertEqual(figures['reward/zero_spread_groups'], 1.0)
-    self.assertEqual(figures['reward/group_mixed'], 0.0)
+    self.assertNotEqual(group_figures.kind(scores, std_floor=1e-6), 'mixed')
 
   def test_K17_a_group_of_one_is_incomplete(self):
     for estimator in groups.ESTIMATORS:
@@ -310,12 +306,7 @@ class BatchTest(parameterized.TestCase):
 
   def test_E2_outcome_only_leaves_step_rewards_out(self):
     def scored(name, score, step):
-      plain = rollout(name, score, reward_components={'step': [(0, 1, step)]})
-      (segment,) = plain.segments
-      reward = np.asarray([0.0, step, 0.0])
-      return dataclasses.replace(
-          plain, segments=(dataclasses.replace(segment, reward=reward),)
-      )
+      return group_cases.member(name, [group_cases.Turn(2, step)], score)
 
     # Returns 1 + 0 and 0 + 3: b is ahead with the steps, a without.
     rollouts = [scored('a', 1.0, 0.0), scored('b', 0.0, 3.0)]
@@ -362,20 +353,6 @@ class PartitionTest(absltest.TestCase):
   def test_E4_rloo_needs_two(self):
     with self.assertRaisesRegex(ValueError, 'at least 2'):
       groups.rloo([1.0])
-
-  def test_E8_shares_of_groups(self):
-    # All zero; all one; other without spread; mixed.
-    returns = np.asarray([0.0, 0.0, 1.0, 1.0, 0.3, 0.3, 1.0, 0.0, 7.0])
-    subgroup = np.asarray([0, 0, 1, 1, 2, 2, 3, 3, -1])
-    self.assertEqual(
-        groups.figures(returns, subgroup, std_floor=1e-6),
-        {
-            'reward/zero_spread_groups': 0.75,
-            'reward/group_all_zero': 0.25,
-            'reward/group_all_one': 0.25,
-            'reward/group_mixed': 0.25,
-        },
-    )
 
 
 if __name__ == '__main__':
