@@ -14,6 +14,7 @@ from rich import progress as progress_lib
 from rl_tpu.advantages import normalise
 from rl_tpu.config import schema
 from rl_tpu.evaluation import evaluate as evaluate_lib
+from rl_tpu.learner import report as report_lib
 from rl_tpu.learner import update as update_lib
 from rl_tpu.metrics import diagnostics
 from rl_tpu.metrics import summary
@@ -96,7 +97,7 @@ def training(
     batch: batching.Batch,
     scored: update_lib.Scored,
     advantage_BT: np.ndarray,
-    report: update_lib.Report,
+    report: report_lib.Report,
     history: History,
 ) -> dict[str, float | None]:
   """All figures of an update except speed and ledger."""
@@ -319,7 +320,7 @@ def estimate_lines(
   }
 
 
-def warn(step: int, report: update_lib.Report, batch: batching.Batch) -> None:
+def warn(step: int, report: report_lib.Report, batch: batching.Batch) -> None:
   """Names the rollouts of a minibatch whose gradient was not finite (L18)."""
   for network, parts in report.skipped.items():
     for part in parts:

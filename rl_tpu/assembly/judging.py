@@ -54,7 +54,7 @@ def evaluate(
     )
     state, host = store.restore(step, state)
     sampler.update_weights(
-        host['policy_version'], state.actor.params, 'drain'
+        host['policy_version'], state.policy_params, 'drain'
     )
     on_start()
     source = world.tasks('eval')

@@ -53,7 +53,7 @@ def _build(config, workdir, used, policy, learner, sampler, world, compiles):
   state = learner.init_state(policy.params, with_critic=gae)
   reference = None
   if config.kl.in_ != 'none':
-    reference = jax.tree.map(jax.numpy.copy, state.actor.params)
+    reference = jax.tree.map(jax.numpy.copy, state.policy_params)
   updater = update_lib.Updater(
       learner,
       batching=config.batching,
@@ -90,5 +90,5 @@ def _build(config, workdir, used, policy, learner, sampler, world, compiles):
   run.writer = writers.open_run(
       workdir, resume_step=run.update_index if used is not None else None
   )
-  run.sampler.update_weights(run.version, run.state.actor.params, 'drain')
+  run.sampler.update_weights(run.version, run.state.policy_params, 'drain')
   return run

@@ -22,6 +22,7 @@ from rl_tpu.assembly import judging
 from rl_tpu.assembly import parts
 from rl_tpu.checkpointing import store as store_lib
 from rl_tpu.config import schema
+from rl_tpu.learner import report as report_lib
 from rl_tpu.learner import state as state_lib
 from rl_tpu.learner import update as update_lib
 from rl_tpu.metrics import phases
@@ -169,7 +170,12 @@ class TrainingRun:
   def score(self, batch: batching.Batch) -> update_lib.Scored:
     """Values, log-probs and the recursion over action tokens."""
     with self.clock.phase('score'):
-      return self.updater.score(self.state, batch.segments, batch.minibatches)
+      return self.updater.score(
+          self.state,
+          batch.segments,
+          batch.minibatches,
+          update=self.update_index,
+      )
 
   def normalise(
       self, batch: batching.Batch, scored: update_lib.Scored
@@ -199,7 +205,7 @@ class TrainingRun:
       batch: batching.Batch,
       scored: update_lib.Scored,
       advantage_BT: np.ndarray,
-  ) -> update_lib.Report:
+  ) -> report_lib.Report:
     """Critic passes, then the actor's epochs."""
     with self.clock.phase('update'):
       self.state, report = self.updater.update(
@@ -218,7 +224,7 @@ class TrainingRun:
     with self.clock.phase('publish'):
       self.version += 1
       self.sampler.update_weights(
-          self.version, self.state.actor.params, self.config.sampler.sync
+          self.version, self.state.policy_params, self.config.sampler.sync
       )
 
   # --- row 11: figures, checkpoints, evaluation ----------------------------
@@ -230,7 +236,7 @@ class TrainingRun:
       batch: batching.Batch,
       scored: update_lib.Scored,
       advantage_BT: np.ndarray,
-      report: update_lib.Report,
+      report: report_lib.Report,
   ) -> None:
     """Writes figures, transcripts and the rollouts themselves."""
     with self.clock.phase('record'):

@@ -13,7 +13,7 @@ from rl_tpu.config import loading
 from rl_tpu.config import schema
 from rl_tpu.learner import learner as learner_lib
 from rl_tpu.learner import state as state_lib
-from rl_tpu.losses import objective
+from rl_tpu.losses import statistics
 from rl_tpu.models import config as model_config
 from rl_tpu.models import decoder
 from rl_tpu.models import huggingface
@@ -127,7 +127,7 @@ class WarmStart:
           )
       )
     self.actor, stats, report = self.learner.update_actor(self.actor, part)
-    values = objective.stat_values(learner_lib.to_host(stats))
+    values = statistics.values(learner_lib.to_host(stats))
     return {
         'loss/nll': values['nll'],
         'policy/entropy': values['entropy'],

@@ -16,18 +16,21 @@ import optax
 
 from rl_tpu.advantages import gae
 from rl_tpu.config import schema
+from rl_tpu.learner import freezing
+from rl_tpu.learner import networks as networks_lib
 from rl_tpu.learner import optimizers
+from rl_tpu.learner import passes
 from rl_tpu.learner import state as state_lib
-from rl_tpu.losses import objective
-from rl_tpu.models import actor as actor_lib
+from rl_tpu.losses import objective as objective_lib
+from rl_tpu.losses import statistics
 from rl_tpu.models import config as model_config
 from rl_tpu.models import critic as critic_lib
-from rl_tpu.models import decoder
 from rl_tpu.sharding import rules
 from rl_tpu.types import batch as batch_lib
-from rl_tpu.types import sums
 
 Stats = dict[str, Any]
+# Gradient, statistics, weight sum and loss of the microbatches so far.
+_SoFar = tuple[Any, Stats, jax.Array, jax.Array]
 
 
 class Learner:
@@ -40,9 +43,7 @@ class Learner:
       *,
       model: schema.ModelConfig,
       temperature: float,
-      clip: schema.ClipConfig,
-      kl: schema.KlConfig,
-      loss: schema.LossConfig,
+      objective: objective_lib.Settings,
       gae_config: schema.GaeConfig,
       critic: schema.CriticConfig,
       actor_optimizer: schema.OptimizerConfig,
@@ -56,48 +57,62 @@ class Learner:
       mesh: axes data, fsdp, tensor.
       model: dtype, rematerialisation and logit chunk.
       temperature: the sampler's, under which all log-probabilities are.
-      clip: bounds of the ratio.
-      kl: KL to the reference.
-      loss: aggregation and entropy bonus.
+      objective: the actor's objective.
       gae_config: the recursion.
-      critic: level, value clip, head bias.
+      critic: level, head, sharing, value clip, frozen parameters.
       actor_optimizer: the actor's AdamW.
       critic_optimizer: the critic's AdamW.
       supervised: the actor's loss is the negative log-likelihood.
     """
     self.mesh = mesh
-    self._decoder = decoder_config
-    self._model = model
-    self._temperature = temperature
-    self._clip, self._kl, self._loss = clip, kl, loss
     self._gae, self._critic = gae_config, critic
-    self._supervised = supervised
+    self._objective = objective
+    self._networks = networks_lib.Networks(
+        decoder=decoder_config,
+        model=model,
+        temperature=temperature,
+        objective=objective,
+        critic=critic,
+    )
+    self._shares = critic.sharing == 'shared_backbone'
+    self._two_passes = passes.needed(objective) and not supervised
     self.actor_optimizer = optimizers.make_optimizer(actor_optimizer)
-    self.critic_optimizer = optimizers.make_optimizer(critic_optimizer)
+    self.critic_optimizer = optimizers.make_optimizer(
+        critic_optimizer, freeze=critic.freeze
+    )
     self._rows = rules.rows_sharding(mesh)
     self._whole = rules.replicated(mesh)
-    self._build()
+    self._build(supervised, actor_optimizer, critic_optimizer)
 
   # --- placement ---------------------------------------------------------
 
   def param_shardings(self, params: Any) -> Any:
     """Where each parameter lives, by its logical axes."""
-    axes = decoder.logical_axes(self._decoder)
-    if 'value_head' in params:
-      axes = critic_lib.logical_axes(self._decoder)
+    axes = self._networks.logical_axes(params)
     return rules.param_shardings(axes, self.mesh, params)
 
   def place_rows(self, tree: Any) -> Any:
     """Puts arrays of rows on the mesh, split over data and fsdp."""
     return jax.device_put(tree, self._rows)
 
-  def init_state(self, actor_params: Any, *, with_critic: bool) -> state_lib.TrainState:
-    """The start: the critic's backbone is a copy of the actor's."""
+  def place_tables(self, tree: Any) -> Any:
+    """Puts small arrays on every device."""
+    return jax.device_put(tree, self._whole)
+
+  def init_state(
+      self, actor_params: Any, *, with_critic: bool
+  ) -> state_lib.TrainState:
+    """The start: the critic's backbone is a copy of the actor's, or shared."""
+    if with_critic and self._shares:
+      actor_params = self._networks.with_head(actor_params)
     actor = self._trainable(actor_params, self.actor_optimizer)
-    if not with_critic:
+    if not with_critic or self._shares:
       return state_lib.TrainState(actor, None)
-    critic_params = critic_lib.init_params(
-        jax.tree.map(jnp.copy, actor.params), head_bias=self._critic.head_bias
+    critic_params = self._networks.critic_params(
+        jax.tree.map(jnp.copy, actor.params)
+    )
+    freezing.check(
+        critic_params, self._critic.freeze, setting='critic.freeze'
     )
     critic = self._trainable(critic_params, self.critic_optimizer)
     return state_lib.TrainState(actor, critic)
@@ -126,8 +141,8 @@ class Learner:
   def value_heads(
       self, critic_params: Any, rows: Sequence[batch_lib.Rows]
   ) -> list[jax.Array]:
-    """Value head of every microbatch: head_BT[q] = V_{q+1}."""
-    return [self._value_head(critic_params, part) for part in rows]
+    """Value of the state after every token: head_BT[q] = V_{q+1}."""
+    return [self._values(critic_params, part) for part in rows]
 
   def logp(
       self, params: Any, rows: Sequence[batch_lib.Rows]
@@ -152,10 +167,13 @@ class Learner:
       actor: state_lib.Trainable,
       microbatches: Sequence[batch_lib.Minibatch],
   ) -> tuple[state_lib.Trainable, Stats, optimizers.StepReport]:
-    """One optimizer step of the actor; `actor` is donated."""
-    return self._update(
-        actor, microbatches, self._actor_gradient, self._apply_actor
-    )
+    """One optimizer step of the actor; `actor` is donated.
+
+    With a shared backbone the value loss is part of it, and statistics of the
+    critic carry its name.
+    """
+    gradients = self.actor_sums(actor.params, microbatches)
+    return self._take(actor, gradients, self._apply_actor)
 
   def update_critic(
       self,
@@ -163,17 +181,42 @@ class Learner:
       microbatches: Sequence[batch_lib.Minibatch],
   ) -> tuple[state_lib.Trainable, Stats, optimizers.StepReport]:
     """One optimizer step of the critic; `critic` is donated."""
-    return self._update(
-        critic, microbatches, self._critic_gradient, self._apply_critic
-    )
+    gradients = self._sum(critic.params, microbatches, self._critic_gradient)
+    return self._take(critic, gradients, self._apply_critic)
+
+  def actor_sums(
+      self, params: Any, microbatches: Sequence[batch_lib.Minibatch]
+  ) -> _SoFar:
+    """The minibatch's gradient, statistics, weight sum and loss."""
+    parts = self.planned(params, microbatches)
+    return self._sum(params, parts, self._actor_gradient)
 
   def actor_gradient(self, params: Any, microbatches: Sequence[Any]) -> Any:
     """The minibatch's summed gradient, for checks of equality."""
-    return self._sum(params, microbatches, self._actor_gradient)[0]
+    return self.actor_sums(params, microbatches)[0]
 
   def critic_gradient(self, params: Any, microbatches: Sequence[Any]) -> Any:
     """The same for the critic."""
     return self._sum(params, microbatches, self._critic_gradient)[0]
+
+  def planned(
+      self, params: Any, microbatches: Sequence[batch_lib.Minibatch]
+  ) -> list[batch_lib.Minibatch]:
+    """The microbatches with the first pass of two done (L20)."""
+    if not self._two_passes:
+      return list(microbatches)
+    logps = None
+    if passes.reads_policy(self._objective):
+      policy = networks_lib.policy_params(params)
+      logps = tuple(self.logp(policy, [part.rows for part in microbatches]))
+    plans = self._plan(tuple(microbatches), logps)
+    return [p._replace(plan=plan) for p, plan in zip(microbatches, plans)]
+
+  def gradient_norm(
+      self, params: Any, microbatches: Sequence[batch_lib.Minibatch]
+  ) -> jax.Array:
+    """Norm of the actor's gradient of planned microbatches (L18)."""
+    return self._norm(self._sum(params, microbatches, self._actor_gradient)[0])
 
   def _sum(self, params: Any, microbatches: Any, gradient: Callable[..., Any]):
     so_far = None
@@ -181,85 +224,59 @@ class Learner:
       so_far = gradient(params, part, so_far)
     return so_far
 
-  def _update(self, trainable, microbatches, gradient, apply):
-    gradients, stats, weight = self._sum(
-        trainable.params, microbatches, gradient
-    )
+  def _take(self, trainable, sums: _SoFar, apply):
+    gradients, stats, weight, loss = sums
     params, opt_state, report = apply(
-        trainable.params, trainable.optimizer, gradients, weight
+        trainable.params, trainable.optimizer, gradients, weight, loss
     )
     return state_lib.Trainable(params, opt_state), stats, report
 
   # --- jitted bodies -----------------------------------------------------
 
-  def _build(self) -> None:
-    forward = {
-        'dtype': self._model.dtype,
-        'remat': self._model.remat,
-    }
-    score = {**forward, 'remat': False}
-    logits = {
-        'temperature': self._temperature,
-        'logits_chunk': self._model.logits_chunk,
-    }
-
-    @jax.jit
-    def value_head(params, rows):
-      return critic_lib.value_head(params, self._decoder, rows, **score)
-
-    @jax.jit
-    def logp(params, rows):
-      return actor_lib.logp_and_entropy(
-          params, self._decoder, rows, **score, **logits
-      )[0]
-
-    def actor_loss(params, part):
-      logp_BT, entropy_BT = actor_lib.logp_and_entropy(
-          params, self._decoder, part.rows, **forward, **logits
-      )
-      if self._supervised:
-        return _likelihood(logp_BT, entropy_BT, part)
-      return objective.actor_terms(
-          logp_BT,
-          entropy_BT,
-          part,
-          clip=self._clip,
-          kl=self._kl,
-          entropy_coef=self._loss.entropy_coef,
-      )
-
-    def critic_loss(params, part):
-      head_BT = critic_lib.value_head(params, self._decoder, part.rows, **forward)
-      value_BT = critic_lib.align(head_BT, part.rows.position_BT)
-      return objective.critic_terms(
-          value_BT, part, value_clip=self._critic.value_clip
-      )
-
-    self._value_head, self._logp = value_head, logp
-    self._actor_gradient = self._accumulate(actor_loss, 'policy_weight_BT')
-    self._critic_gradient = self._accumulate(critic_loss, 'critic_weight_BT')
-    self._apply_actor = self._apply(self.actor_optimizer)
-    self._apply_critic = self._apply(self.critic_optimizer)
+  def _build(self, supervised: bool, actor_optimizer, critic_optimizer) -> None:
+    networks = self._networks
+    self._values = jax.jit(networks.values)
+    self._logp = jax.jit(networks.logp)
+    weights = ('policy_weight_BT',)
+    actor_loss = networks.actor_loss
+    if supervised:
+      actor_loss = networks.likelihood_loss
+    elif self._shares:
+      actor_loss = networks.shared_loss
+      weights = ('policy_weight_BT', 'critic_weight_BT')
+    self._actor_gradient = self._accumulate(actor_loss, weights)
+    self._critic_gradient = self._accumulate(
+        networks.critic_loss, ('critic_weight_BT',)
+    )
+    self._plan = jax.jit(
+        functools.partial(passes.plan, settings=self._objective),
+        out_shardings=self._rows,
+    )
+    self._norm = jax.jit(optax.global_norm)
+    self._apply_actor = _apply(self.actor_optimizer, actor_optimizer)
+    self._apply_critic = _apply(self.critic_optimizer, critic_optimizer)
     self._estimate = jax.jit(
         functools.partial(_estimate, config=self._gae, level=self._critic.level)
     )
 
-  def _accumulate(self, loss: Callable[..., Any], weights: str):
-    """Gradient, statistics and weight sum, added to those so far."""
+  def _accumulate(self, loss: Callable[..., Any], weights: tuple[str, ...]):
+    """Gradient, statistics, weight sum and loss, added to those so far."""
 
     @functools.partial(jax.jit, donate_argnums=(2,))
     def add(params, part, so_far):
-      (_, stats), gradients = jax.value_and_grad(loss, has_aux=True)(
+      (value, stats), gradients = jax.value_and_grad(loss, has_aux=True)(
           params, part
       )
       gradients = jax.lax.with_sharding_constraint(
           gradients, self.param_shardings(params)
       )
-      total, total_stats, total_weight = so_far
+      total, total_stats, total_weight, total_loss = so_far
+      weight = sum(jnp.sum(getattr(part, name)) for name in weights)
       return (
           jax.tree.map(jnp.add, total, gradients),
-          objective.merge_stats(total_stats, stats),
-          total_weight + jnp.sum(getattr(part, weights)),
+          statistics.merge(total_stats, stats),
+          total_weight + weight,
+          total_loss + value,
       )
 
     @jax.jit
@@ -272,7 +289,8 @@ class Learner:
       gradients = jax.lax.with_sharding_constraint(
           zeros(params), self.param_shardings(params)
       )
-      return gradients, zeros(stats), jnp.zeros((), jnp.float32)
+      zero = jnp.zeros((), jnp.float32)
+      return gradients, zeros(stats), zero, zero
 
     def call(params, part, so_far):
       so_far = nothing(params, part) if so_far is None else so_far
@@ -280,27 +298,21 @@ class Learner:
 
     return call
 
-  def _apply(self, optimizer: Any):
-    @functools.partial(jax.jit, donate_argnums=(0, 1))
-    def step(params, opt_state, gradients, weight):
-      return optimizers.apply_gradients(
-          optimizer, params, opt_state, gradients, weight
-      )
 
-    return step
+def _apply(optimizer: Any, config: schema.OptimizerConfig):
+  @functools.partial(jax.jit, donate_argnums=(0, 1))
+  def step(params, opt_state, gradients, weight, loss):
+    return optimizers.apply_gradients(
+        optimizer,
+        params,
+        opt_state,
+        gradients,
+        weight,
+        loss=loss,
+        clip_norm=config.clip_norm,
+    )
 
-
-def _likelihood(logp_BT, entropy_BT, part):
-  """Negative log-likelihood of the action tokens, under the fixed weights."""
-  mask_BT = part.policy_weight_BT > 0
-  clean_BT = jnp.where(mask_BT, logp_BT, 0.0)
-  loss = -jnp.sum(clean_BT * part.policy_weight_BT)
-  count = jnp.sum(mask_BT, dtype=jnp.float32)
-  entropy = jnp.sum(jnp.where(mask_BT, entropy_BT, 0.0))
-  return loss, {
-      'nll': sums.TokenSum(-jnp.sum(clean_BT), count),
-      'entropy': sums.TokenSum(entropy, count),
-  }
+  return step
 
 
 def _estimate(joins, position_BT, heads, kl_BT, *, config, level):
@@ -318,4 +330,3 @@ def _estimate(joins, position_BT, heads, kl_BT, *, config, level):
 def to_host(tree: Any) -> Any:
   """Fetches a pytree in one go, as numpy."""
   return jax.tree.map(np.asarray, jax.device_get(tree))
-

@@ -1,5 +1,6 @@
 """AdamW with a schedule, and the step that refuses non-finite gradients."""
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -7,6 +8,7 @@ import jax.numpy as jnp
 import optax
 
 from rl_tpu.config import schema
+from rl_tpu.learner import freezing
 
 
 def make_schedule(config: schema.OptimizerConfig) -> optax.Schedule:
@@ -30,8 +32,16 @@ def make_schedule(config: schema.OptimizerConfig) -> optax.Schedule:
   return optax.join_schedules([rise, after], [config.warmup_steps])
 
 
-def make_optimizer(config: schema.OptimizerConfig) -> optax.GradientTransformation:
-  """The optax chain of one network: clip the global norm, then AdamW."""
+def make_optimizer(
+    config: schema.OptimizerConfig, *, freeze: Sequence[str] = ()
+) -> optax.GradientTransformation:
+  """The optax chain of one network: clip the global norm, then AdamW.
+
+  Args:
+    config: rates and moments.
+    freeze: patterns of the names of parameters that stay as they are and get
+      no moments (C10).
+  """
   chain = []
   if config.clip_norm is not None:
     chain.append(optax.clip_by_global_norm(config.clip_norm))
@@ -44,21 +54,35 @@ def make_optimizer(config: schema.OptimizerConfig) -> optax.GradientTransformati
           weight_decay=config.weight_decay,
       )
   )
-  return optax.chain(*chain)
+  trained = optax.chain(*chain)
+  if not freeze:
+    return trained
+  labels = lambda params: jax.tree.map(
+      lambda frozen: 'frozen' if frozen else 'trained',
+      freezing.mask(params, freeze),
+  )
+  return optax.partition(
+      {'trained': trained, 'frozen': optax.set_to_zero()}, labels
+  )
 
 
 class StepReport(NamedTuple):
   """What one optimizer step tells the host.
 
   Attributes:
-    finite: the gradient was finite and the step was taken (L18).
+    finite: loss and gradient were finite and the step was taken (L18).
     empty: nothing was trained: all gradients are exactly 0 (K16).
     gradient_norm: global norm before clipping.
+    clipped: the norm was above the limit, so every element was scaled (L21).
+    flushed: gradient elements too small for a normal float32: devices that
+      flush them train as if they were 0 (L21).
   """
 
   finite: jax.Array
   empty: jax.Array
   gradient_norm: jax.Array
+  clipped: jax.Array
+  flushed: jax.Array
 
 
 def apply_gradients(
@@ -67,6 +91,9 @@ def apply_gradients(
     state: Any,
     gradients: Any,
     weight_sum: jax.Array,
+    *,
+    loss: jax.Array | float = 0.0,
+    clip_norm: float | None = None,
 ) -> tuple[Any, Any, StepReport]:
   """Takes one step, or none where a gradient is not finite or nothing trained.
 
@@ -79,9 +106,11 @@ def apply_gradients(
     state: optimizer state.
     gradients: the minibatch's summed gradient.
     weight_sum: sum of the aggregation weights; 0 means nothing is trained.
+    loss: of the minibatch; not finite means no step.
+    clip_norm: the chain's limit, for the report.
   """
   norm = optax.global_norm(gradients)
-  finite = jnp.isfinite(norm)
+  finite = jnp.isfinite(norm) & jnp.isfinite(loss)
   empty = weight_sum <= 0
   take = finite & ~empty
   # The rejected branch must not meet NaN inside Adam either: a select of two
@@ -91,5 +120,22 @@ def apply_gradients(
   keep = lambda new, old: jax.tree.map(
       lambda n, o: jnp.where(take, n, o), new, old
   )
-  report = StepReport(finite=finite, empty=empty, gradient_norm=norm)
+  report = StepReport(
+      finite=finite,
+      empty=empty,
+      gradient_norm=norm,
+      clipped=jnp.asarray(clip_norm is not None) & (norm > (clip_norm or 0.0)),
+      flushed=sum(_subnormal(leaf) for leaf in jax.tree.leaves(gradients)),
+  )
   return keep(new_params, params), keep(new_state, state), report
+
+
+def _subnormal(x: jax.Array) -> jax.Array:
+  """Number of elements between 0 and the smallest normal float32.
+
+  Read from the bits: a device that flushes them compares them equal to 0.
+  """
+  bits = jax.lax.bitcast_convert_type(x.astype(jnp.float32), jnp.uint32)
+  bits = bits & 0x7FFFFFFF
+  is_subnormal = (bits > 0) & (bits < 0x00800000)
+  return jnp.sum(is_subnormal, dtype=jnp.float32)

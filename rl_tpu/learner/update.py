@@ -9,8 +9,9 @@ import numpy as np
 
 from rl_tpu.config import schema
 from rl_tpu.learner import learner as learner_lib
+from rl_tpu.learner import report as report_lib
 from rl_tpu.learner import state as state_lib
-from rl_tpu.losses import objective
+from rl_tpu.losses import kl as kl_lib
 from rl_tpu.types import batch as batch_lib
 
 # (first row, row after the last) of every microbatch of every minibatch.
@@ -28,6 +29,10 @@ class Scored:
     estimates: deltas, advantages, targets, effective rewards, numpy.
     base_logp_BT: log pi_base (L13), numpy.
     reference_logp_BT: log pi_ref, numpy; zeros where no reference is used.
+    strata: what figures are split by, numpy; None where it is unknown.
+    origin: rollout and task of every segment, on the mesh.
+    kl_coef_Y: coefficient of the KL term by token type at this update (L6).
+    nonfinite: real positions whose score is not finite, by part (L21).
   """
 
   rows: tuple[batch_lib.Rows, ...]
@@ -36,26 +41,10 @@ class Scored:
   estimates: batch_lib.Estimates
   base_logp_BT: np.ndarray
   reference_logp_BT: np.ndarray
-
-
-@dataclasses.dataclass(frozen=True)
-class Report:
-  """What the updates of a batch did.
-
-  Attributes:
-    actor: statistics summed over the actor's steps, name to number.
-    first: the same of the very first minibatch, before any step: the
-      sampler's log-probabilities against the trainer's (O4).
-    critic: statistics of the critic's last pass.
-    skipped: minibatches whose gradient was not finite (L18), by network.
-    empty: steps in which nothing was trained (K16).
-  """
-
-  actor: dict[str, float]
-  first: dict[str, float]
-  critic: dict[str, float]
-  skipped: dict[str, list[int]]
-  empty: int
+  strata: batch_lib.Strata | None
+  origin: batch_lib.Origin | None
+  kl_coef_Y: np.ndarray
+  nonfinite: dict[str, int]
 
 
 class Updater:
@@ -84,8 +73,17 @@ class Updater:
       state: state_lib.TrainState,
       segments: batch_lib.SegmentBatch,
       minibatches: RowRanges,
+      *,
+      update: int = 0,
   ) -> Scored:
-    """Values, reference and baseline log-probs, then the recursion."""
+    """Values, reference and baseline log-probs, then the recursion.
+
+    Args:
+      state: networks before any update of the batch.
+      segments: the batch.
+      minibatches: its microbatches.
+      update: number of the update, for scheduled coefficients (L6).
+    """
     ranges = tuple(span for part in minibatches for span in part)
     rows = tuple(
         self._learner.place_rows(_slice(segments.rows, span)) for span in ranges
@@ -93,26 +91,47 @@ class Updater:
     shape = segments.rows.token_BT.shape
     base_BT = np.asarray(segments.rows.behaviour_logp_BT, np.float32)
     if self._policy.baseline == 'decoupled':
-      base_BT = _join(self._learner.logp(state.actor.params, rows))
+      base_BT = _join(self._learner.logp(state.policy_params, rows))
     reference_BT = np.zeros(shape, np.float32)
     if self._reference is not None:
       reference_BT = _join(self._learner.logp(self._reference, rows))
-    kl_BT = None
+    kl_BT, coef_Y = None, kl_lib.coefficients(self._kl, update)
     if self._kl.in_ == 'reward':
-      kl_BT = np.float32(self._kl.coef) * (base_BT - reference_BT)
+      coef_BT = coef_Y[0]
+      if segments.strata is not None:
+        coef_BT = coef_Y[segments.strata.type_BT]
+      kl_BT = kl_lib.reward_penalty(base_BT, reference_BT, coef=coef_BT)
     heads = self._heads(state, rows, segments, ranges)
     estimates, value_BT = self._learner.estimate(
         segments.joins, segments.rows.position_BT, heads, kl_BT
     )
     estimates, value_BT = learner_lib.to_host((estimates, value_BT))
-    return Scored(rows, ranges, value_BT, estimates, base_BT, reference_BT)
+    origin = segments.origin
+    return Scored(
+        rows=rows,
+        ranges=ranges,
+        value_BT=value_BT,
+        estimates=estimates,
+        base_logp_BT=base_BT,
+        reference_logp_BT=reference_BT,
+        strata=segments.strata,
+        origin=None if origin is None else self._learner.place_tables(origin),
+        kl_coef_Y=coef_Y,
+        nonfinite=_nonfinite(
+            segments.rows,
+            base=base_BT,
+            reference=reference_BT,
+            values=value_BT,
+        ),
+    )
 
   def _heads(self, state, rows, segments, ranges) -> list[jax.Array]:
-    if state.critic is not None and self._critic.values == 'model':
-      return self._learner.value_heads(state.critic.params, rows)
+    critic_params = state.critic_params
+    if critic_params is not None and self._critic.values == 'model':
+      return self._learner.value_heads(critic_params, rows)
     # The comparison's constant: the mean return of the batch's rollouts.
     mean = 0.0
-    if state.critic is not None:
+    if critic_params is not None:
       joins = segments.joins
       count = max(int(joins.included_R.sum()), 1)
       mean = float(joins.reward_BT.astype(np.float64).sum()) / count
@@ -134,13 +153,30 @@ class Updater:
       critic_weight_BT: np.ndarray,
       minibatches: RowRanges,
       train_actor: bool,
-  ) -> tuple[state_lib.TrainState, Report]:
-    """Critic passes, then the actor's epochs; `state` is donated."""
+      source_BT: np.ndarray | None = None,
+  ) -> tuple[state_lib.TrainState, report_lib.Report]:
+    """Critic passes, then the actor's epochs; `state` is donated.
+
+    Args:
+      state: networks and optimizers.
+      scored: the batch, scored.
+      advantage_BT: advantages as the actor sees them.
+      policy_weight_BT: fixed weights of the policy loss.
+      critic_weight_BT: the same for the critic.
+      minibatches: row ranges of their microbatches.
+      train_actor: False during the critic's warm-up.
+      source_BT: dense task source of every token: the gradient norm of each
+        is measured before the first step, a backward pass each (L18). None
+        is off.
+    """
     parts = self._minibatches(
         scored, advantage_BT, policy_weight_BT, critic_weight_BT, minibatches
     )
     actor, critic = state
     done = {'actor': [], 'critic': []}
+    norms = {}
+    if source_BT is not None and train_actor:
+      norms = self._source_norms(actor.params, parts, source_BT, minibatches)
     passes = (
         self._critic.updates_per_actor_update
         if train_actor
@@ -156,7 +192,26 @@ class Updater:
         for part in parts:
           actor, stats, step = self._learner.update_actor(actor, part)
           done['actor'].append((stats, step))
-    return state_lib.TrainState(actor, critic), _report(done, len(parts))
+    report = report_lib.build(
+        learner_lib.to_host(done),
+        len(parts),
+        nonfinite=scored.nonfinite,
+        source_norms=learner_lib.to_host(norms),
+    )
+    return state_lib.TrainState(actor, critic), report
+
+  def _source_norms(self, params, parts, source_BT, minibatches):
+    """Norm of the gradient that each source's tokens add up to."""
+    planned = [self._learner.planned(params, part) for part in parts]
+    norms = {}
+    for source in np.unique(source_BT[source_BT >= 0]):
+      masked = []
+      for part, spans in zip(planned, minibatches):
+        for micro, (start, stop) in zip(part, spans):
+          is_its_BT = self._learner.place_rows(source_BT[start:stop] == source)
+          masked.append(_only(micro, is_its_BT))
+      norms[int(source)] = self._learner.gradient_norm(params, masked)
+    return norms
 
   def _minibatches(self, scored, advantage_BT, policy_BT, critic_BT, minibatches):
     columns = {
@@ -169,15 +224,24 @@ class Updater:
         'critic_weight_BT': critic_BT,
     }
     by_range = dict(zip(scored.ranges, scored.rows))
+    kl_coef_Y = self._learner.place_tables(scored.kl_coef_Y)
     parts = []
     for spans in minibatches:
       part = []
       for start, stop in spans:
         placed = self._learner.place_rows(
-            {name: column[start:stop] for name, column in columns.items()}
+            jax.tree.map(
+                lambda column: column[start:stop],
+                {**columns, 'strata': scored.strata},
+            )
         )
         part.append(
-            batch_lib.Minibatch(rows=by_range[(start, stop)], **placed)
+            batch_lib.Minibatch(
+                rows=by_range[(start, stop)],
+                origin=scored.origin,
+                kl_coef_Y=kl_coef_Y,
+                **placed,
+            )
         )
       parts.append(part)
     return parts
@@ -191,32 +255,25 @@ def _join(parts: Sequence[jax.Array]) -> np.ndarray:
   return np.concatenate(learner_lib.to_host(list(parts)), axis=0)
 
 
-def _report(done: dict[str, list[Any]], num_parts: int) -> Report:
-  """Fetches all statistics in one go and adds them up."""
-  done = learner_lib.to_host(done)
-  skipped = {'actor': [], 'critic': []}
-  empty = 0
-  numbers: dict[str, dict[str, float]] = {}
-  for network, steps in done.items():
-    total = None
-    norms = []
-    # Of the critic's passes the last one is reported: it shows what the fit
-    # has come to.
-    kept = steps[-num_parts:] if network == 'critic' else steps
-    for index, (stats, step) in enumerate(steps):
-      if step.empty:
-        empty += 1
-      elif not step.finite:
-        skipped[network].append(index % num_parts)
-    for stats, step in kept:
-      total = stats if total is None else objective.merge_stats(total, stats)
-      norms.append(float(step.gradient_norm))
-    numbers[network] = _means(total)
-    if norms:
-      numbers[network]['grad_norm'] = float(np.mean(norms))
-  first = _means(done['actor'][0][0]) if done['actor'] else {}
-  return Report(numbers['actor'], first, numbers['critic'], skipped, empty)
+def _nonfinite(rows: batch_lib.Rows, **scores: np.ndarray) -> dict[str, int]:
+  """Real positions with a score that is not finite, by part (L21)."""
+  real_BT = np.asarray(rows.segment_BT) >= 0
+  return {
+      name: int(np.count_nonzero(~np.isfinite(score_BT[real_BT])))
+      for name, score_BT in scores.items()
+  }
 
 
-def _means(stats: Any) -> dict[str, float]:
-  return {} if stats is None else objective.stat_values(stats)
+def _only(part: batch_lib.Minibatch, mask_BT: jax.Array) -> batch_lib.Minibatch:
+  """A microbatch in which the other tokens weigh nothing."""
+  keep = lambda x: None if x is None else jax.numpy.where(mask_BT, x, 0.0)
+  plan = part.plan
+  if plan is not None:
+    plan = plan._replace(
+        weight_BT=keep(plan.weight_BT), slope_BT=keep(plan.slope_BT)
+    )
+  return part._replace(
+      policy_weight_BT=keep(part.policy_weight_BT),
+      critic_weight_BT=jax.numpy.zeros_like(part.critic_weight_BT),
+      plan=plan,
+  )

@@ -1,10 +1,16 @@
 """Fixed weights of a minibatch: what a token's loss is divided by (4.2, L8).
 
-The weights are computed once, on the host, from the masks of a whole
-minibatch. Microbatches and devices then only add up.
+The weights are computed once from the masks of a whole minibatch, on the host
+(`weights`), or on the device where gates decide on the masks
+(`segment_weights`). Microbatches and devices then only add up.
 """
 
+import jax
+import jax.numpy as jnp
 import numpy as np
+
+from rl_tpu.losses import by_id
+from rl_tpu.types import batch as batch_lib
 
 MODES = (
     'token',
@@ -23,7 +29,7 @@ def weights(
     rollout: np.ndarray,
     task: np.ndarray,
     mode: str,
-    constant: float = 1.0,
+    constant: float | None = None,
 ) -> np.ndarray:
   """Weight of every token of one minibatch; 0 off the mask.
 
@@ -75,3 +81,64 @@ def weights(
 def _count_of(ids: np.ndarray) -> np.ndarray:
   """Number of tokens that share each token's id."""
   return np.bincount(ids)[ids].astype(np.float64)
+
+
+def segment_weights(
+    count_N: jax.Array,
+    origin: batch_lib.Origin,
+    *,
+    mode: str,
+    constant: float | None = None,
+) -> jax.Array:
+  """The same weights on the device, from counts by dense id (L8).
+
+  Every weight of 4.2 is one number per segment, so the counts of a whole
+  minibatch are all that microbatches and devices have to exchange.
+
+  Args:
+    count_N: tokens of M in every segment, added up over the minibatch.
+    origin: rollout of every segment and task of every rollout.
+    mode: one of MODES.
+    constant: L_const of mode `constant`.
+
+  Returns:
+    float32 [N]; 0 for a segment without a token in M.
+
+  Raises:
+    ValueError: a mode that does not exist.
+  """
+  if mode not in MODES:
+    raise ValueError(
+        f'loss.aggregation must be one of {", ".join(MODES)}, got {mode!r}.'
+    )
+  tasks = origin.task_R.shape[0]
+  count_R = by_id.rollout_sum(count_N, origin)
+  rollouts = jnp.sum(count_R > 0, dtype=jnp.float32)
+  task_R = lambda value_R: jnp.where(
+      origin.task_R >= 0,
+      by_id.table_sum(value_R, origin.task_R, size=tasks)[
+          jnp.maximum(origin.task_R, 0)
+      ],
+      0.0,
+  )
+  at_N = lambda value_R: by_id.at_segments(value_R, origin)
+  tasks_present = jnp.sum(
+      by_id.table_sum(count_R, origin.task_R, size=tasks) > 0,
+      dtype=jnp.float32,
+  )
+  if mode == 'token':
+    divisor_N = jnp.broadcast_to(jnp.sum(count_N), count_N.shape)
+  elif mode == 'segment_mean':
+    divisor_N = jnp.sum(count_N > 0, dtype=jnp.float32) * count_N
+  elif mode == 'rollout_mean':
+    divisor_N = rollouts * at_N(count_R)
+  elif mode == 'task_mean':
+    divisor_N = tasks_present * at_N(task_R(count_R))
+  elif mode == 'task_rollout_mean':
+    members_R = task_R((count_R > 0).astype(jnp.float32))
+    divisor_N = tasks_present * at_N(members_R * count_R)
+  else:
+    divisor_N = jnp.broadcast_to(rollouts * constant, count_N.shape)
+  # Nothing left in M gives no loss, not NaN (L9).
+  is_used_N = count_N > 0
+  return jnp.where(is_used_N, 1.0 / jnp.where(is_used_N, divisor_N, 1.0), 0.0)

@@ -2,9 +2,12 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
+from rl_tpu.config import schema
 from rl_tpu.losses import ratio
 from rl_tpu.types import shapes
+from rl_tpu.types import token_types
 
 ESTIMATORS = ('k1', 'k2', 'k3')
 
@@ -66,7 +69,34 @@ def kl_loss(
 
 
 def reward_penalty(
-    base_logp_BT: jax.Array, reference_logp_BT: jax.Array, *, coef: float
+    base_logp_BT: jax.Array,
+    reference_logp_BT: jax.Array,
+    *,
+    coef: float | jax.Array,
 ) -> jax.Array:
-  """coef * (log pi_base - log pi_ref), which G8 takes off the reward."""
+  """coef * (log pi_base - log pi_ref), which G8 takes off the reward.
+
+  `coef` is a number, or one for each token.
+  """
   return coef * (base_logp_BT - reference_logp_BT)
+
+
+def scheduled(coef: schema.objective_schema.Schedule, update: int) -> float:
+  """The coefficient at an update: a constant, or points joined by lines."""
+  if not isinstance(coef, tuple):
+    return float(coef)
+  before = [point for point in coef if point[0] <= update]
+  after = [point for point in coef if point[0] > update]
+  if not before:
+    return float(after[0][1])
+  if not after:
+    return float(before[-1][1])
+  (start, low), (end, high) = before[-1], after[0]
+  return float(low + (high - low) * (update - start) / (end - start))
+
+
+def coefficients(kl: schema.KlConfig, update: int) -> np.ndarray:
+  """float32 [Y]: the coefficient of every token type at an update (L6)."""
+  now = scheduled(kl.coef, update)
+  factors = [kl.by_type.get(name, 1.0) for name in token_types.NAMES]
+  return np.float32([now * factor for factor in factors])

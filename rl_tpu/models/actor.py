@@ -40,11 +40,6 @@ def logp_and_entropy(
   Raises:
     ValueError: a temperature that is not positive.
   """
-  if temperature <= 0:
-    raise ValueError(
-        f'sampling.temperature = {temperature}: training needs a temperature'
-        ' above 0 (1.0 samples from the policy itself).'
-    )
   hidden_BTD = decoder.hidden(
       params,
       config,
@@ -54,6 +49,35 @@ def logp_and_entropy(
       dtype=dtype,
       remat=remat,
   )
+  return from_hidden(
+      params,
+      config,
+      hidden_BTD,
+      rows,
+      temperature=temperature,
+      logits_chunk=logits_chunk,
+  )
+
+
+def from_hidden(
+    params: decoder.Params,
+    config: config_lib.DecoderConfig,
+    hidden_BTD: jax.Array,
+    rows: batch_lib.Rows,
+    *,
+    temperature: float,
+    logits_chunk: int = 2048,
+) -> tuple[jax.Array, jax.Array]:
+  """The same from hidden states that are there already (C10).
+
+  Raises:
+    ValueError: a temperature that is not positive.
+  """
+  if temperature <= 0:
+    raise ValueError(
+        f'sampling.temperature = {temperature}: training needs a temperature'
+        ' above 0 (1.0 samples from the policy itself).'
+    )
   # The last column has no successor; its figure is dropped by the shift.
   target_BT = jnp.roll(rows.token_BT, -1, axis=1)
   logp_BT, entropy_BT = _chunked(

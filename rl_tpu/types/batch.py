@@ -82,11 +82,48 @@ class Joins(NamedTuple):
   source_R: jax.Array
 
 
+class Strata(NamedTuple):
+  """What the figures of action tokens are split by (L19).
+
+  Attributes:
+    type_BT: int32 index into `token_types.NAMES`; text off the actions.
+    position_BT: int32 tenth of the rollout's stored actions, 0 to 9.
+    length_BT: int32 power of two of the rollout's stored actions: 0 for 1, 1
+      for 2 and 3, 2 for 4 to 7.
+  """
+
+  type_BT: jax.Array
+  position_BT: jax.Array
+  length_BT: jax.Array
+
+
+class Origin(NamedTuple):
+  """Where a segment belongs: tables by dense id, on every device (L8).
+
+  Attributes:
+    rollout_N: int32 rollout of every segment, -1 in the table's padding.
+    task_R: int32 dense task id of every rollout, -1 in padding.
+  """
+
+  rollout_N: jax.Array
+  task_R: jax.Array
+
+
 class SegmentBatch(NamedTuple):
-  """All rollouts between two weight pushes, packed into rows."""
+  """All rollouts between two weight pushes, packed into rows.
+
+  Attributes:
+    rows: what the model reads.
+    joins: what the recursion reads.
+    strata: what figures are split by; None counts every token as text.
+    origin: what denominators and rollout means are taken over; needed by
+      two-pass objectives (L20).
+  """
 
   rows: Rows
   joins: Joins
+  strata: Strata | None = None
+  origin: Origin | None = None
 
 
 class Estimates(NamedTuple):
@@ -96,6 +133,24 @@ class Estimates(NamedTuple):
   advantage_BT: jax.Array
   return_BT: jax.Array
   reward_BT: jax.Array
+
+
+class Plan(NamedTuple):
+  """What the first pass over a minibatch has found out (L20); constants.
+
+  A part that the settings do not need is None.
+
+  Attributes:
+    weight_BT: aggregation weights without the gated tokens (L10).
+    correction_BT: weight of L13 on the policy term, 0 where it gates.
+    log_ratio_BT: the rollout's mean log ratio (L15).
+    slope_BT: derivative of the policy terms by each log-probability (L15).
+  """
+
+  weight_BT: jax.Array | None = None
+  correction_BT: jax.Array | None = None
+  log_ratio_BT: jax.Array | None = None
+  slope_BT: jax.Array | None = None
 
 
 class Minibatch(NamedTuple):
@@ -110,6 +165,11 @@ class Minibatch(NamedTuple):
     reference_logp_BT: float32, zeros where no reference is used.
     policy_weight_BT: float32 fixed aggregation weight (4.2), 0 off the mask.
     critic_weight_BT: float32 the same for the critic.
+    strata: as in SegmentBatch.
+    origin: as in SegmentBatch.
+    kl_coef_Y: float32 coefficient of the KL term by token type (L6), an
+      argument of the compiled step; None takes the constant of the settings.
+    plan: of a two-pass objective; None where one pass is enough.
   """
 
   rows: Rows
@@ -120,3 +180,7 @@ class Minibatch(NamedTuple):
   reference_logp_BT: jax.Array
   policy_weight_BT: jax.Array
   critic_weight_BT: jax.Array
+  strata: Strata | None = None
+  origin: Origin | None = None
+  kl_coef_Y: jax.Array | None = None
+  plan: Plan | None = None

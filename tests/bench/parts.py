@@ -7,6 +7,7 @@ import numpy as np
 from rl_tpu.advantages import gae as gae_lib
 from rl_tpu.config import schema
 from rl_tpu.learner import learner as learner_lib
+from rl_tpu.losses import objective
 from rl_tpu.models import config as model_config
 from rl_tpu.models import decoder
 from rl_tpu.sampler import engine as engine_lib
@@ -64,9 +65,7 @@ def _learner() -> tuple[learner_lib.Learner, object]:
       mesh,
       model=schema.ModelConfig(remat=False, logits_chunk=2048),
       temperature=1.0,
-      clip=schema.ClipConfig(),
-      kl=schema.KlConfig(),
-      loss=schema.LossConfig(),
+      objective=objective.Settings(),
       gae_config=schema.GaeConfig(),
       critic=schema.CriticConfig(value_clip=0.2),
       actor_optimizer=schema.OptimizerConfig(),

@@ -63,7 +63,7 @@ class OverridesTest(parameterized.TestCase):
 
   @parameterized.parameters(
       ('gae.lamda_policy.fixed=0.9', 'gae.lambda_policy.fixed'),
-      ('gae.eps_low=0.1', 'clip.eps_low'),
+      ('gae.dual=3', 'clip.dual'),
       ('batching.rolength=64', 'batching.row_length'),
       ('learning_rate=1e-3', 'actor_optimizer.learning_rate'),
       ('clip.eps_low.x=1', 'clip.eps_low'),

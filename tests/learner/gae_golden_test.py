@@ -6,6 +6,7 @@ from absl.testing import parameterized
 
 from rl_tpu.config import schema
 from rl_tpu.learner import learner as learner_lib
+from rl_tpu.losses import objective
 from rl_tpu.models import config as model_config
 from rl_tpu.sharding import mesh as mesh_lib
 from tests import golden_case
@@ -28,9 +29,7 @@ def learner(golden, devices: int) -> learner_lib.Learner:
       mesh_lib.make_mesh(schema.MeshConfig(), jax.devices()[:devices]),
       model=schema.ModelConfig(),
       temperature=1.0,
-      clip=schema.ClipConfig(),
-      kl=schema.KlConfig(),
-      loss=schema.LossConfig(),
+      objective=objective.Settings(),
       gae_config=golden_io.gae_config(config),
       critic=schema.CriticConfig(level=config['critic_level']),
       actor_optimizer=schema.OptimizerConfig(),

@@ -38,8 +38,13 @@ GAE = schema.GaeConfig(
 
 
 @functools.cache
-def params():
+def _params():
   return decoder.init_params(MODEL, jax.random.key(1))
+
+
+def params():
+  # A copy: an update donates what the state was made of.
+  return jax.tree.map(jnp.copy, _params())
 
 
 @functools.cache

@@ -11,6 +11,8 @@ from absl.testing import parameterized
 from rl_tpu.config import schema
 from rl_tpu.losses import aggregation
 from rl_tpu.losses import objective
+from rl_tpu.losses import statistics
+from rl_tpu.sharding import mesh as mesh_lib
 from rl_tpu.types import batch as batch_lib
 from tests import golden_io
 from tests.losses import cases
@@ -19,15 +21,16 @@ CASES = cases.load()
 
 
 @functools.partial(jax.jit, static_argnames=('kl', 'entropy_coef'))
-def actor(
-    logp_BT, entropy_BT, minibatch, bounds, *,
-    kl=schema.KlConfig(), entropy_coef=0.0,
-):
-  """Loss, statistics and gradients by logp and entropy."""
+def _actor(logp_BT, entropy_BT, minibatch, bounds, *, kl, entropy_coef):
+  settings = objective.Settings(
+      clip=schema.ClipConfig(*bounds),
+      kl=schema.KlConfig(*kl),
+      loss=schema.LossConfig(entropy_coef=entropy_coef),
+  )
+
   def loss(logp_BT, entropy_BT):
     return objective.actor_terms(
-        logp_BT, entropy_BT, minibatch,
-        clip=schema.ClipConfig(*bounds), kl=kl, entropy_coef=entropy_coef,
+        logp_BT, entropy_BT, minibatch, settings=settings
     )
 
   (total, stats), gradients = jax.value_and_grad(
@@ -36,11 +39,25 @@ def actor(
   return total, stats, gradients
 
 
+def actor(
+    logp_BT, entropy_BT, minibatch, bounds, *,
+    kl=schema.KlConfig(), entropy_coef=0.0,
+):
+  """Loss, statistics and gradients by logp and entropy."""
+  return _actor(
+      logp_BT, entropy_BT, minibatch, bounds,
+      kl=(kl.in_, kl.estimator, kl.coef, kl.importance),
+      entropy_coef=entropy_coef,
+  )
+
+
 @jax.jit
 def critic(value_BT, minibatch, value_clip):
   """Loss, statistics and gradient by value."""
   def loss(value_BT):
-    return objective.critic_terms(value_BT, minibatch, value_clip=value_clip)
+    return objective.critic_terms(
+        value_BT, minibatch, critic=schema.CriticConfig(value_clip=value_clip)
+    )
 
   (total, stats), gradient_BT = jax.value_and_grad(loss, has_aux=True)(value_BT)
   return total, stats, gradient_BT
@@ -160,7 +177,7 @@ class GoldenTest(parameterized.TestCase):
     nothing_BT = np.zeros_like(case['logp'])
     _, stats, _ = actor(case['logp'], nothing_BT, minibatch, bounds_of(case))
     # Shares of tokens, whatever the weights.
-    found = objective.stat_values(stats)
+    found = statistics.values(stats)
     golden_io.assert_close(found['clip_fraction'], expected['clip_fraction'])
     golden_io.assert_close(found['approx_kl_k1'], expected['approx_kl_old_k1'])
     self.assertEqual(
@@ -170,7 +187,7 @@ class GoldenTest(parameterized.TestCase):
     _, stats, _ = actor(
         case['logp_old'], nothing_BT, minibatch, bounds_of(case)
     )
-    found = objective.stat_values(stats)
+    found = statistics.values(stats)
     golden_io.assert_close(
         found['behaviour_gap_abs'], expected['behavior_gap_abs']
     )
@@ -179,7 +196,7 @@ class GoldenTest(parameterized.TestCase):
   @parameterized.parameters(1, 2, 4)
   def test_G23_L8_devices_only_add_up(self, devices):
     case = dict(CASES)['loss-01']
-    mesh = jax.make_mesh((devices,), ('data',), devices=jax.devices()[:devices])
+    mesh = mesh_lib.make_mesh(schema.MeshConfig(), jax.devices()[:devices])
     place = jax.sharding.NamedSharding(
         mesh, jax.sharding.PartitionSpec('data')
     )
@@ -216,7 +233,7 @@ class ActorTest(parameterized.TestCase):
       place = token % 4, token // 4
       weight[place], advantage[place] = 1 / 5, -x
       part[place] = next(i for i, tokens in enumerate(split) if token in tokens)
-    mesh = jax.make_mesh((devices,), ('data',), devices=jax.devices()[:devices])
+    mesh = mesh_lib.make_mesh(schema.MeshConfig(), jax.devices()[:devices])
     place = jax.sharding.NamedSharding(
         mesh, jax.sharding.PartitionSpec('data')
     )
@@ -253,7 +270,7 @@ class ActorTest(parameterized.TestCase):
     self.assertEqual((float(total), float(value_total)), (0.0, 0.0))
     for gradient_BT in (*gradients, value_gradient):
       np.testing.assert_array_equal(gradient_BT, np.zeros((rows, length)))
-    for name, value in objective.stat_values(stats | value_stats).items():
+    for name, value in statistics.values(stats | value_stats).items():
       self.assertEqual(value, 0.0, name)
 
   def test_K18_c_a_nan_on_a_trained_token_reaches_the_loss(self):
@@ -319,9 +336,9 @@ class StatsTest(absltest.TestCase):
         case.minibatch(np.where(part_BT, weight_BT, np.float32(0))),
         bounds_of(case), kl=schema.KlConfig('loss', 'k2', 0.1),
     )[1]
-    whole = objective.stat_values(run(first | second))
-    merged = objective.stat_values(
-        objective.merge_stats(run(first), run(second))
+    whole = statistics.values(run(first | second))
+    merged = statistics.values(
+        statistics.merge(run(first), run(second))
     )
     self.assertEqual(whole.keys(), merged.keys())
     for name, value in whole.items():
@@ -334,7 +351,7 @@ class StatsTest(absltest.TestCase):
         np.zeros((1, 3), np.float32),
         minibatch_of([[0.5, 0.5, 0.0]], [[1.0, 1.0, 1.0]]), (0.2, 0.2),
     )
-    found = objective.stat_values(stats)
+    found = statistics.values(stats)
     self.assertAlmostEqual(found['ess_share'], 0.8, places=5)
     self.assertAlmostEqual(found['ratio_max'], 3.0, places=5)
 
@@ -355,7 +372,7 @@ class StatsTest(absltest.TestCase):
         np.asarray([[1.0, -3.0]], np.float32),
         minibatch_of([[0.5, 0.5]], zero), None,
     )
-    found = objective.stat_values(stats)
+    found = statistics.values(stats)
     self.assertAlmostEqual(found['bias'], -1.0, places=6)
     self.assertAlmostEqual(found['mse'], 5.0, places=5)
     self.assertAlmostEqual(found['loss'], 2.5, places=5)
