@@ -60,8 +60,8 @@ def get_config() -> schema.ExperimentConfig:
       batching=schema.BatchingConfig(
           tasks_per_batch=64,
           minibatches=2,
-          row_length=128,
-          rows_per_microbatch=48,
+          row_length=192,
+          rows_per_microbatch=32,
       ),
       gae=schema.GaeConfig(
           lambda_policy=schema.LambdaConfig(fixed=0.97),
@@ -72,7 +72,7 @@ def get_config() -> schema.ExperimentConfig:
           warmup_steps=3,
           warmup_updates=4,
           updates_per_actor_update=2,
-          holdout_fraction=0.15,
+          holdout_fraction=0.25,
           head_bias=0.3,
       ),
       actor_optimizer=schema.OptimizerConfig(

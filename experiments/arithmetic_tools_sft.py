@@ -36,7 +36,7 @@ def get_config() -> schema.ExperimentConfig:
               'rl_tpu.environments.arithmetic_demonstrations:ScriptedPolicy'
           ),
           settings={
-              'skip': 0.5,
+              'skip': 0.55,
               'skip_right': 0.0,
               'corrupt_call': 0.002,
               'corrupt_answer': 0.002,
