@@ -17,6 +17,7 @@ setuptools.setup(
         'numpy>=2.0',
         'optax>=0.2.8',
         'orbax-checkpoint>=0.12.8',
+        'pillow>=12.0',
         'protobuf>=5.28',
         'rich>=15.0',
         'safetensors>=0.8',
@@ -29,6 +30,8 @@ setuptools.setup(
     extras_require={
         # The whole wheel with TensorFlow, for whoever wants it.
         'jetstream': ['google-jetstream==0.2.2'],
+        # And cosmic-ray without its dependencies (launch/setup.sh).
+        'mutation': ['attrs>=25.4', 'parso>=0.8.5'],
         'parity': ['torch>=2.13', 'transformers>=5.24'],
         'tasks': ['reasoning-gym>=0.1.25'],
         'test': ['hypothesis>=6.170', 'pytest>=9.2'],

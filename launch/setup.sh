@@ -3,6 +3,7 @@
 #
 #   bash launch/setup.sh          what a run needs
 #   bash launch/setup.sh test     and what the core tests need
+#   bash launch/setup.sh test mutation    and what tests.mutation needs
 #
 # A stamp (hash of setup.py, constraints.txt and this file, and the extras that
 # are installed) makes a later call return at once. RL_TPU_PYTHON names another
@@ -73,9 +74,14 @@ pip=("$venv/bin/python" -m pip --disable-pip-version-check)
 rm -f "$stamp"
 # google-jetstream comes without its dependencies: seqio would bring TensorFlow
 # (2 GB), and the interface that is used here needs none of them. pip complains
-# of that at every later install, which is left out of what is shown.
+# of that at every later install, which is left out of what is shown. The
+# operators of cosmic-ray, too, need nothing of what its runner depends on.
 "${pip[@]}" install --quiet -c constraints.txt -e ".[${wanted// /,}]" \
   2> >(grep -v -e '^google-jetstream 0.2.2 requires' \
+    -e '^cosmic-ray 8.7.0 requires' \
     -e 'dependency resolver does not currently' >&2 || true)
 "${pip[@]}" install --quiet --no-deps "google-jetstream==0.2.2"
+if [[ " $wanted " == *" mutation "* ]]; then
+  "${pip[@]}" install --quiet --no-deps "cosmic-ray==8.7.0"
+fi
 printf '%s\n%s\n' "$(fingerprint)" "$wanted" > "$stamp"

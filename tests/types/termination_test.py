@@ -64,7 +64,7 @@ class EndTest(parameterized.TestCase):
       (KIND.CANCELLED, 1.0, out(REASON.CANCELLED)),
       (KIND.CANCELLED, None, out(REASON.CANCELLED)),
   )
-  def test_table_ends_that_read_no_rule(self, kind, score, expected):
+  def test_T7_table_ends_that_read_no_rule(self, kind, score, expected):
     # Nor the flags: all four pairs, and none at all.
     for flags in (*FLAGS, (None, None)):
       self.assertEqual(judge(kind, score=score, flags=flags), expected)

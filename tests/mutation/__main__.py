@@ -1,0 +1,87 @@
+"""Do the tests notice a fault? (not part of the test run)
+
+    bash launch/setup.sh test mutation
+    .venv/bin/python -m tests.mutation --sample=100
+
+Mechanical mutants of the modules in `targets.py`, and the classic faults of
+`faults.py`; at least 90 % of the former and all of the latter have to be
+noticed. What cannot be noticed, because nothing changes, is in
+`equivalent.json` with the reason.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import sys
+
+from tests import conftest  # Sets devices and cache before jax is imported.
+
+_ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+_CHOICES = ('mutants', 'faults', 'all')
+
+
+def _arguments() -> argparse.Namespace:
+  parser = argparse.ArgumentParser(
+      prog='tests.mutation',
+      description=__doc__,
+      formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  parser.add_argument(
+      'what', nargs='?', choices=_CHOICES, default='all',
+      help='mechanical mutants, classic faults, or both',
+  )
+  parser.add_argument(
+      '--sample', type=int, metavar='N',
+      help='draw N mutants; without it all of them',
+  )
+  parser.add_argument('--seed', type=int, default=0, help='of the draw')
+  parser.add_argument(
+      '--module', action='append', metavar='TEXT',
+      help='only modules whose path has this in it; may be repeated',
+  )
+  parser.add_argument('--jobs', type=int, default=1, help='processes at once')
+  parser.add_argument(
+      '--ids', action='store_true',
+      help='run all tests of a mutant, and show which ids failed under none',
+  )
+  parser.add_argument(
+      '--out', metavar='FILE',
+      help='append every result to FILE (JSON lines), and skip what is there',
+  )
+  parser.add_argument('--list', action='store_true', help='only count mutants')
+  return parser.parse_args()
+
+
+def main() -> int:
+  """Runs the check; the exit code is 0 if it passed."""
+  arguments = _arguments()
+  os.environ['HYPOTHESIS_PROFILE'] = 'mutation'
+  conftest.hypothesis.settings.register_profile(
+      'mutation',
+      derandomize=True,
+      database=None,
+      # A failure is enough; making it small takes long.
+      phases=(
+          conftest.hypothesis.Phase.explicit,
+          conftest.hypothesis.Phase.generate,
+      ),
+  )
+  try:
+    from tests.mutation import check
+  except ModuleNotFoundError as error:
+    print(
+        f'tests.mutation: {error}. Install what it needs: bash launch/setup.sh'
+        ' test mutation',
+        file=sys.stderr,
+    )
+    return 2
+  try:
+    return check.Check(_ROOT, arguments).run()
+  except (ValueError, json.JSONDecodeError) as error:
+    print(f'tests.mutation: {error}', file=sys.stderr)
+    return 2
+
+
+if __name__ == '__main__':
+  sys.exit(main())
