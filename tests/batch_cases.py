@@ -63,7 +63,7 @@ def run(
     gae: schema.GaeConfig,
     level: str = 'token',
     rules: term.TerminationRules = term.TerminationRules(),
-    data: schema.DataConfig = schema.DataConfig(max_version_gap=10**6),
+    data: schema.DataConfig = schema.DataConfig(),
     kl: Mapping[tuple[str, int], Sequence[float]] | None = None,
     summary_in_policy_loss: bool = True,
     row_length: int = ROW_LENGTH,

@@ -35,8 +35,7 @@ def run(
       level=config['critic_level'],
       rules=golden_io.rules(config),
       data=schema.DataConfig(
-          allow_dropped_prefix=config['allow_dropped_prefix'],
-          max_version_gap=10**6,
+          allow_dropped_prefix=config['allow_dropped_prefix']
       ),
       kl=kl,
       summary_in_policy_loss=config['summary_in_policy_loss'],

@@ -166,6 +166,7 @@ class Gathering:
         estimator=config.advantage.estimator,
         row_length=config.batching.row_length,
         scales=self.scales,
+        staleness=config.staleness,
         **context,
     )
 

@@ -119,7 +119,6 @@ def _unscored_ends(config: schema.ExperimentConfig) -> str:
 
 
 def _check_data(data: schema.DataConfig) -> None:
-  checks.at_least('data.max_version_gap', data.max_version_gap, 0)
   for name, weight in data.mix.items():
     checks.require(
         math.isfinite(weight) and weight >= 0,

@@ -36,11 +36,10 @@ class RewardConfig:
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
-  """Admission switches (T10, O2), and which tasks are drawn (D4, D7).
+  """Admission switches (T10), and which tasks are drawn (D4, D7).
 
   Attributes:
     allow_dropped_prefix: missing first segments are no broken chain.
-    max_version_gap: an older rollout is stale.
     mix: weight of every task source in a batch; empty takes the tasks as
       they come.
     curriculum: none, or success: a task's running success decides how often
@@ -57,7 +56,6 @@ class DataConfig:
   """
 
   allow_dropped_prefix: bool = False
-  max_version_gap: int = 4
   mix: Mapping[str, float] = dataclasses.field(default_factory=dict)
   curriculum: str = 'none'
   easy_weight: float = 0.2

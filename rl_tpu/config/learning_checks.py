@@ -3,6 +3,7 @@
 from rl_tpu.config import checks
 from rl_tpu.config import data_checks
 from rl_tpu.config import group_checks
+from rl_tpu.config import offpolicy_checks
 from rl_tpu.config import schema
 
 GROUP_ESTIMATORS = group_checks.GROUP_ESTIMATORS
@@ -22,6 +23,7 @@ def check(config: schema.ExperimentConfig) -> None:
   _check_losses(config)
   data_checks.check(config)
   _check_critic(config)
+  offpolicy_checks.check(config)
   _check_batching(config)
   check_optimizer('actor_optimizer', config.actor_optimizer)
   check_optimizer('critic_optimizer', config.critic_optimizer)

@@ -12,6 +12,7 @@ from typing import Any
 from rl_tpu.config import data_schema
 from rl_tpu.config import group_schema
 from rl_tpu.config import objective_schema
+from rl_tpu.config import offpolicy_schema
 from rl_tpu.types import budget as budget_lib
 from rl_tpu.types import termination as term
 
@@ -29,6 +30,9 @@ PolicyConfig = objective_schema.PolicyConfig
 LossConfig = objective_schema.LossConfig
 KlConfig = objective_schema.KlConfig
 LimitsConfig = objective_schema.LimitsConfig
+StalenessConfig = offpolicy_schema.StalenessConfig
+AlignmentConfig = offpolicy_schema.AlignmentConfig
+AlarmConfig = offpolicy_schema.AlarmConfig
 
 
 def _mapping(**values: Any) -> Any:
@@ -267,6 +271,10 @@ class CriticConfig:
     level: token or turn (G19).
     updates_per_actor_update: passes over the batch before the actor's.
     warmup_steps: batches with the actor frozen (C1).
+    warmup_min_ev: held-out explained variance, over rollouts with an outcome,
+      that the warm-up has to reach before the actor is trained; None is off.
+    warmup_max_steps: warm-up batches after which a run that has not reached it
+      stops; None is 10 * warmup_steps (guess).
     warmup_updates: critic passes over each warm-up batch.
     holdout_fraction: share of tasks, by hash, that no critic update sees (C7).
     value_clip: e of L4; None is off.
@@ -287,6 +295,8 @@ class CriticConfig:
   level: str = 'token'
   updates_per_actor_update: int = 1
   warmup_steps: int = 0
+  warmup_min_ev: float | None = None
+  warmup_max_steps: int | None = None
   warmup_updates: int = 1
   holdout_fraction: float = 0.0
   value_clip: float | None = None
@@ -460,6 +470,9 @@ class ExperimentConfig:
   loss: LossConfig = LossConfig()
   kl: KlConfig = KlConfig()
   limits: LimitsConfig = LimitsConfig()
+  staleness: StalenessConfig = StalenessConfig()
+  alignment: AlignmentConfig = AlignmentConfig()
+  alarm: AlarmConfig = AlarmConfig()
   critic: CriticConfig = CriticConfig()
   actor_optimizer: OptimizerConfig = OptimizerConfig()
   critic_optimizer: OptimizerConfig = OptimizerConfig()

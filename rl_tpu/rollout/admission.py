@@ -12,10 +12,14 @@ from rl_tpu.rewards import scaling
 from rl_tpu.rollout import chain
 from rl_tpu.rollout import comparison
 from rl_tpu.rollout import scoring
+from rl_tpu.rollout import staleness as staleness_lib
 from rl_tpu.types import support as support_lib
 from rl_tpu.types import termination as term
 
 _Reason = term.DiscardReason
+
+# Rollouts -> KL of the sampler to the policy, by rollout id.
+MeasureKl = Callable[[Sequence[records.Rollout]], Mapping[str, float]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,13 +105,15 @@ def admit(
     reject: Callable[[records.Rollout], bool] | None = None,
     scales: scaling.Scales | None = None,
     allow_unreplayable: bool = False,
+    staleness: schema.StalenessConfig = schema.StalenessConfig(),
+    measure_kl: MeasureKl | None = None,
 ) -> Admission:
   """Decides every rollout by the first rule of T11 that applies.
 
   Args:
     rollouts: ended rollouts, in the order of the data.
     termination: settings of the termination table.
-    data: dropped prefixes and staleness.
+    data: dropped prefixes.
     row_length: a longer segment is `context_overlong` (P5).
     reward: component weights and mode, for the score and the check of R9.
       None takes rewards and score as the record has them.
@@ -121,6 +127,10 @@ def admit(
     scales: of the rewards (D1). None leaves them as they are.
     allow_unreplayable: keeps rollouts whose sampling support is not recorded
       (O5).
+    staleness: limits of age, of the wait and of KL (O2).
+    measure_kl: gives the KL of the sampler to the policy by rollout id, for
+      rollouts that would otherwise be trained on. Called once, and only with
+      a limit.
 
   Returns:
     Admitted rollouts, discards with one reason each, and counters.
@@ -136,9 +146,13 @@ def admit(
     )
   judge = _Judge(
       termination, data, row_length, reward, scales, current_version,
-      known_versions, reject, allow_unreplayable,
+      known_versions, reject, allow_unreplayable, staleness,
   )
   decisions = [judge.decide(rollout) for rollout in rollouts]
+  if staleness.max_kl is not None and measure_kl is not None:
+    usable = [d.rollout for d in decisions if d.reason is None]
+    judge = dataclasses.replace(judge, kl=measure_kl(usable))
+    decisions = [judge.decide(rollout) for rollout in rollouts]
   counters = {}
   if grouped:
     decisions, counters = _complete_groups(
@@ -203,6 +217,8 @@ class _Judge:
   known_versions: Collection[int] | None
   reject: Callable[[records.Rollout], bool] | None
   allow_unreplayable: bool
+  staleness: schema.StalenessConfig
+  kl: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
   def decide(self, rollout: records.Rollout) -> _Decision:
     reason, detail = self._record_fault(rollout)
@@ -284,10 +300,16 @@ class _Judge:
     """What is decided after the kind of the end and the reward."""
     claimed = rollout.discard_reason
     longest = max(len(s) for s in rollout.segments)
+    over = staleness_lib.over_limit(
+        rollout,
+        self.staleness,
+        current_version=self.current_version,
+        kl=self.kl,
+    )
     for reason, applies, detail in (
         (_Reason.REWARD_MISSING, not _rewards_are_finite(rollout), 'reward'),
         (_Reason.SAFETY_REFUSAL, False, ''),
-        (_Reason.STALE, self._is_stale(rollout), 'max_version_gap'),
+        (_Reason.STALE, bool(over), over),
         (
             _Reason.FILTERED_BY_USER_RULE,
             self.reject is not None and self.reject(rollout),
@@ -308,16 +330,6 @@ class _Judge:
       if applies or claimed == reason:
         return reason, detail
     return None, ''
-
-  def _is_stale(self, rollout: records.Rollout) -> bool:
-    if self.current_version is None:
-      return False
-    oldest = min(
-        int(s.behaviour_version[s.is_action].min())
-        for s in rollout.segments
-        if s.is_action.any()
-    )
-    return self.current_version - oldest > self.data.max_version_gap
 
 
 def _version_problem(

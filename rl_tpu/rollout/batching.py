@@ -15,6 +15,7 @@ from rl_tpu.rollout import chain
 from rl_tpu.rollout import joins as joins_lib
 from rl_tpu.rollout import packing
 from rl_tpu.rollout import returns
+from rl_tpu.rollout import staleness
 from rl_tpu.rollout import timeline
 from rl_tpu.types import batch as batch_lib
 from rl_tpu.types import termination as term
@@ -29,7 +30,8 @@ class Batch:
     minibatches: (first row, row after the last) of the microbatches of every
       minibatch.
     minibatch_R: minibatch of every rollout.
-    policy_weight_BT: fixed weights of the policy loss (4.2).
+    policy_weight_BT: fixed weights of the policy loss (4.2), 0 on tokens that
+      are left out for their version (O2).
     critic_weight_BT: the same for the critic; 0 on held-out tasks (C7).
     time_BT: index of a token in its rollout, in time order, over the stored
       segments; -1 in padding.
@@ -93,6 +95,7 @@ def build(
     compaction: schema.CompactionConfig,
     pad_id: int = 0,
     anchor: str | None = None,
+    oldest_version: int | None = None,
 ) -> Batch:
   """Packs admitted rollouts; membership and order are those of the data.
 
@@ -106,6 +109,8 @@ def build(
     pad_id: a valid token id (K21).
     anchor: what a turn's state is named by, state or observation (E6), for
       the estimators that compare steps; None leaves `actions` out.
+    oldest_version: tokens of older policy versions have no weight in the
+      policy loss (O2); None leaves none out.
 
   Raises:
     ValueError: a segment longer than a row; admission discards those.
@@ -145,13 +150,21 @@ def build(
       turn_level=critic.level == 'turn',
   )
   updated = critic_mask & ~held_out_R[flat.rollout]
-  weights = _weights(flat, rollouts, minibatch_R, policy, updated, loss)
+  stale = staleness.gate(
+      flat.column('behaviour_version', np.int64), policy, oldest_version
+  )
+  # A token left out keeps its place in the denominator unless that is asked
+  # for (L10); the critic and the normalisation use it all the same.
+  counted = policy & ~stale if loss.renormalise_gated else policy
+  weights = _weights(flat, rollouts, minibatch_R, counted, updated, loss)
   return Batch(
       segments=batch_lib.SegmentBatch(_rows(flat, grid, pad_id), joins),
       rollouts=rollouts,
       minibatches=layout.minibatches,
       minibatch_R=minibatch_R,
-      policy_weight_BT=grid.spread(weights[0], 0, np.float32),
+      policy_weight_BT=grid.spread(
+          np.where(stale, 0.0, weights[0]), 0, np.float32
+      ),
       critic_weight_BT=grid.spread(weights[1], 0, np.float32),
       time_BT=grid.spread(timeline.token_index(flat), -1, np.int32),
       at_cut_BT=grid.spread_at(acts.token, acts.crosses, False, bool),
@@ -163,7 +176,12 @@ def build(
       dropped_reward_R=found.dropped_R,
       subgroup_R=_subgroups(members),
       actions=actions,
-      counts=_counts(flat, grid, rollouts, found.dropped_R, weights),
+      counts={
+          **_counts(flat, grid, rollouts, found.dropped_R, weights),
+          'stale_tokens': int(stale.sum()),
+          'stale_weight': float(weights[0][stale].sum()),
+          'policy_weight': float(weights[0].sum()),
+      },
       _places=_places(rollouts, flat, layout),
   )
 

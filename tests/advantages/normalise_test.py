@@ -42,8 +42,7 @@ def packed(golden, *, row_length: int, minibatches: int) -> batching.Batch:
       [golden_io.rollout(r) for r in golden['rollouts']],
       termination=golden_io.rules(settings),
       data=schema.DataConfig(
-          allow_dropped_prefix=settings['allow_dropped_prefix'],
-          max_version_gap=10**6,
+          allow_dropped_prefix=settings['allow_dropped_prefix']
       ),
       reward=schema.RewardConfig(weights={'terminal': 1.0, 'step': 1.0}),
       row_length=row_length,

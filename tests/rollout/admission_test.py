@@ -233,7 +233,8 @@ class EndTest(parameterized.TestCase):
         for v in (5, 4, 3)
     ]
     result = admit(
-        made, data=schema.DataConfig(max_version_gap=1), current_version=5
+        made, staleness=schema.StalenessConfig(max_version_gap=1),
+        current_version=5,
     )
     kept = [a.rollout.segments[0].behaviour_version.max()
             for a in result.admitted]
@@ -244,7 +245,8 @@ class EndTest(parameterized.TestCase):
     old = changed(mixed.segments[0].behaviour_version, 2, 3)
     mixed = with_segment(mixed, 0, behaviour_version=old)
     options = {
-        'data': schema.DataConfig(max_version_gap=1), 'current_version': 5
+        'staleness': schema.StalenessConfig(max_version_gap=1),
+        'current_version': 5,
     }
     self.assertEqual(reason(mixed, **options), 'stale')
 
