@@ -122,7 +122,7 @@ class Gathering:
     """
     rollouts = list(rollouts)
     judged = self._judge(rollouts, context)
-    self._check_noise(rollouts)
+    self.check_noise(rollouts)
     group = self._config.group
     if not group.dynamic_sampling:
       return rollouts, judged
@@ -138,7 +138,7 @@ class Gathering:
       if not flat or spent['rounds'] == group.max_rounds:
         break
       fresh = collect(self.jobs(len(flat)))
-      self._check_noise(fresh)
+      self.check_noise(fresh)
       judged = replacement.merge(
           replacement.discard_groups(judged, flat), self._judge(fresh, context)
       )
@@ -167,10 +167,16 @@ class Gathering:
         row_length=config.batching.row_length,
         scales=self.scales,
         staleness=config.staleness,
+        allow_unreplayable=config.sampling.allow_unreplayable,
         **context,
     )
 
-  def _check_noise(self, rollouts: Sequence[records.Rollout]) -> None:
+  def check_noise(self, rollouts: Sequence[records.Rollout]) -> None:
+    """Counts second scores; evaluations bring theirs too (D8).
+
+    Raises:
+      RuntimeError: a deterministic verifier that disagrees with itself.
+    """
     noise_lib.check_deterministic(
         self.noise.record(rollouts),
         verifier_id=self._config.verifier.target,

@@ -16,10 +16,15 @@ from absl import logging
 from rl_tpu.advantages import groups
 from rl_tpu.advantages import normalise
 from rl_tpu.advantages import stepwise
+from rl_tpu.assembly import ages
+from rl_tpu.assembly import critic_figures
 from rl_tpu.assembly import figures
+from rl_tpu.assembly import incidents
 from rl_tpu.assembly import gathering as gathering_lib
 from rl_tpu.assembly import judging
 from rl_tpu.assembly import parts
+from rl_tpu.assembly import warm_up as warm_up_lib
+from rl_tpu.assembly import watching
 from rl_tpu.checkpointing import store as store_lib
 from rl_tpu.config import schema
 from rl_tpu.learner import report as report_lib
@@ -34,6 +39,7 @@ from rl_tpu.rollout import admission
 from rl_tpu.rollout import batching
 from rl_tpu.rollout import ledger as ledger_lib
 from rl_tpu.rollout import session as session_lib
+from rl_tpu.rollout import staleness
 from rl_tpu.sharding import compile_count
 
 
@@ -56,6 +62,8 @@ class TrainingRun:
   progress: Any
   reference_id: str
   compiles: compile_count.CompileCounter
+  watch: critic_figures.CriticWatch
+  warm_up: warm_up_lib.WarmUp
   update_index: int = 0
   version: int = 0
   ledger: ledger_lib.Ledger = dataclasses.field(
@@ -75,6 +83,7 @@ class TrainingRun:
   stopped: str = 'steps'
   compiles_seen: int = 0
   raw_advantage_BT: np.ndarray | None = None
+  kl: dict[str, float] = dataclasses.field(default_factory=dict)
 
   # --- loop control --------------------------------------------------------
 
@@ -103,6 +112,7 @@ class TrainingRun:
   def take_tasks(self) -> list[session_lib.Job]:
     """The next tasks as jobs, `group.size` rollouts of each."""
     self.sampler.reset_stats()
+    self.kl = {}
     return self.gathering.jobs()
 
   def collect(self, jobs: Sequence[session_lib.Job]) -> list[records.Rollout]:
@@ -133,7 +143,11 @@ class TrainingRun:
     """
     with self.clock.phase('batch'):
       rollouts, admitted = self.gathering.admit(
-          rollouts, self.collect, current_version=self.version
+          rollouts,
+          self.collect,
+          current_version=self.version,
+          known_versions=range(self.version + 1),
+          measure_kl=self._behaviour_kl,
       )
       self.ledger.record(admitted)
       self.ledger.assert_balanced()
@@ -147,6 +161,19 @@ class TrainingRun:
           self.config.termination.max_unscored,
       )
     return rollouts, admitted
+
+  def _behaviour_kl(
+      self, rollouts: Sequence[records.Rollout]
+  ) -> dict[str, float]:
+    """k3 of the sampler to the policy by rollout, for staleness.max_kl."""
+    found = ages.behaviour_kl(
+        rollouts,
+        config=self.config,
+        learner=self.learner,
+        params=self.state.policy_params,
+    )
+    self.kl |= found
+    return found
 
   # --- rows 6 to 8: batch, scores, advantages ------------------------------
 
@@ -165,6 +192,10 @@ class TrainingRun:
               if self.config.advantage.estimator in stepwise.ESTIMATORS
               else None
           ),
+          oldest_version=staleness.oldest_used(
+              self.config.staleness, self.version
+          ),
+          max_support=self.config.sampling.recorded_support,
       )
 
   def score(self, batch: batching.Batch) -> update_lib.Scored:
@@ -208,6 +239,7 @@ class TrainingRun:
   ) -> report_lib.Report:
     """Critic passes, then the actor's epochs."""
     with self.clock.phase('update'):
+      frozen = watching.freezes(self, batch, scored)
       self.state, report = self.updater.update(
           self.state,
           scored,
@@ -215,17 +247,36 @@ class TrainingRun:
           policy_weight_BT=batch.policy_weight_BT,
           critic_weight_BT=batch.critic_weight_BT,
           minibatches=batch.minibatches,
-          train_actor=self.update_index > self.config.critic.warmup_steps,
+          train_actor=not frozen,
+          source_BT=self._sources_to_measure(batch),
       )
     return report
 
+  def _sources_to_measure(self, batch: batching.Batch) -> np.ndarray | None:
+    """Source of every token, where this update measures them (L18)."""
+    every = self.config.log.source_grad_every
+    if not every or self.update_index % every:
+      return None
+    joins = batch.segments.joins
+    source_BT = joins.source_R[np.maximum(joins.rollout_BT, 0)]
+    return np.where(joins.rollout_BT >= 0, source_BT, -1)
+
   def publish(self) -> None:
-    """Pushes the new weights to the sampler as the next version."""
+    """Pushes the new weights to the sampler as the next version.
+
+    Raises:
+      RuntimeError: the sampler serves another version after it (O6).
+    """
     with self.clock.phase('publish'):
       self.version += 1
       self.sampler.update_weights(
           self.version, self.state.policy_params, self.config.sampler.sync
       )
+      if self.sampler.version != self.version:
+        raise RuntimeError(
+            f'version {self.version} was pushed, but the sampler serves'
+            f' {self.sampler.version} (O6).'
+        )
 
   # --- row 11: figures, checkpoints, evaluation ----------------------------
 
@@ -250,6 +301,7 @@ class TrainingRun:
           admitted.judged, admitted.discarded, batch, scored, advantage_BT,
           report, self.history,
       )
+      values |= watching.figures(self, batch, scored, advantage_BT, report)
       sampled = sum(r.num_actions for r in rollouts)
       compiled, self.compiles_seen = (
           self.compiles.count - self.compiles_seen, self.compiles.count
@@ -281,7 +333,7 @@ class TrainingRun:
         figures.transcripts(
             self.writer, step, estimates, rollouts, self.world.tokenizer
         )
-      figures.warn(step, report, batch)
+      incidents.record(self.workdir, step, report, batch)
       self.progress.on_update(step, self.config.steps, values)
 
   def save_when_due(self) -> None:
@@ -308,6 +360,8 @@ class TrainingRun:
           'unscored': self.anchors.unscored,
           'reward_statistics': normalise.state(self.running),
           'overflow': self.history.overflow,
+          'warm_up': self.warm_up.state(),
+          'alarms': self.watch.state(),
           # Every batch is collected and consumed within its update, so no
           # rollout is queued at a save.
           'queue': [],
@@ -345,14 +399,17 @@ class TrainingRun:
           tasks=judging.first_tasks(
               self.eval_tasks, self.config.evaluation, count
           ),
+          on_rollouts=self.gathering.check_noise,
       )
     found, values = {}, {}
     for result in results:
       name = f'{result.temperature:g}'
       found[name] = [result.success, result.low, result.high]
       values |= figures.evaluation(result, self.config.sampling.temperature)
+    noise = self.gathering.noise.disagreement()
+    values['eval/verifier_disagreement'] = noise
     self.writer.scalars(self.update_index, values)
-    self.progress.on_evaluation(self.update_index, found)
+    self.progress.on_evaluation(self.update_index, found, noise)
     self.results['last'] = {
         'update': self.update_index, 'tasks': count, 'found': found,
     }
@@ -381,6 +438,7 @@ class TrainingRun:
         'updates': self.update_index,
         'train_s': seconds,
         'stopped': self.stopped,
+        'verifier_disagreement': self.gathering.noise.disagreement(),
         **self.history.summary(),
     }
 
@@ -400,6 +458,8 @@ class TrainingRun:
     self.anchors.unscored = host['unscored']
     self.running = normalise.from_state(host['reward_statistics'])
     self.history.overflow = host['overflow']
+    self.warm_up.restore(host['warm_up'])
+    self.watch.restore(host['alarms'])
     self.earlier_s = host['training_s']
     self.totals = host['totals']
     self.results = host['results']

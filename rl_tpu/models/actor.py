@@ -79,10 +79,12 @@ def from_hidden(
         ' above 0 (1.0 samples from the policy itself).'
     )
   # The last column has no successor; its figure is dropped by the shift.
-  target_BT = jnp.roll(rows.token_BT, -1, axis=1)
+  ahead = lambda x: jnp.roll(x, -1, axis=1)
+  support_BTM = rows.support_BTM
   logp_BT, entropy_BT = _chunked(
       hidden_BTD,
-      target_BT,
+      ahead(rows.token_BT),
+      None if support_BTM is None else ahead(support_BTM),
       output_kernel(params, config),
       config,
       temperature=temperature,
@@ -117,19 +119,28 @@ def logits(
 
 
 def _chunked(
-    hidden_BTD, target_BT, kernel_DV, config, *, temperature, chunk
+    hidden_BTD,
+    target_BT,
+    support_BTM,
+    kernel_DV,
+    config,
+    *,
+    temperature,
+    chunk,
 ) -> tuple[jax.Array, jax.Array]:
   """Cuts T into chunks of about `chunk` tokens of all rows."""
   B, T = target_BT.shape
   size = chunk_length(T, max(1, chunk // B))
   if size == T:
-    return _measure(hidden_BTD, target_BT, kernel_DV, config, temperature)
+    return _measure(
+        hidden_BTD, target_BT, support_BTM, kernel_DV, config, temperature
+    )
   split = lambda x: jnp.moveaxis(
       x.reshape(B, T // size, size, *x.shape[2:]), 1, 0
   )
   logp, entropy = jax.lax.map(
       lambda part: _measure(*part, kernel_DV, config, temperature),
-      (split(hidden_BTD), split(target_BT)),
+      jax.tree.map(split, (hidden_BTD, target_BT, support_BTM)),
   )
   join = lambda x: jnp.moveaxis(x, 0, 1).reshape(B, T)
   return join(logp), join(entropy)
@@ -159,26 +170,59 @@ def _measure_logits(scaled, target):
   return chosen - log_total, log_total - mean, top + log_total
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
-def _measure(hidden, target, kernel_DV, config, temperature):
-  """Log-prob of `target` and entropy of one chunk.
+def restrict(
+    scaled: jax.Array, support: jax.Array | None
+) -> jax.Array:
+  """Masks what a token could not have been drawn from (L16).
+
+  Args:
+    scaled: [..., V].
+    support: [..., M] ids, -1 behind them; all -1, or None, masks nothing.
+  """
+  if support is None:
+    return scaled
+  size = scaled.shape[-1]
+  mark = lambda ids: jnp.zeros(size, bool).at[ids].set(True, mode='drop')
+  for _ in support.shape[:-1]:
+    mark = jax.vmap(mark)
+  # An id behind the support goes past the end and is dropped.
+  member = mark(jnp.where(support >= 0, support, size))
+  is_whole = ~jnp.any(support >= 0, axis=-1, keepdims=True)
+  return jnp.where(member | is_whole, scaled, attention.MASKED)
+
+
+def _outside(support: jax.Array | None, target: jax.Array) -> jax.Array:
+  """True for targets that their support does not hold."""
+  if support is None:
+    return jnp.zeros(target.shape, bool)
+  holds = jnp.any(support == target[..., None], axis=-1)
+  return jnp.any(support >= 0, axis=-1) & ~holds
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
+def _measure(hidden, target, support, kernel_DV, config, temperature):
+  """Log-prob of `target` and entropy of one chunk, under its support.
 
   Its own gradient, so that the logits are not kept but made again, and the
-  chosen token's share is no scatter.
+  chosen token's share is no scatter. A target outside its support, which no
+  sampler has drawn, has log-prob -inf.
   """
-  scaled = logits(hidden, kernel_DV, config) / temperature
-  return measure_logits(scaled, target)
+  return _measure_forward(
+      hidden, target, support, kernel_DV, config, temperature
+  )[0]
 
 
-def _measure_forward(hidden, target, kernel_DV, config, temperature):
+def _measure_forward(hidden, target, support, kernel_DV, config, temperature):
   scaled = logits(hidden, kernel_DV, config) / temperature
+  scaled = restrict(scaled, support)
   logp, entropy, normaliser = _measure_logits(scaled, target)
-  saved = hidden, target, kernel_DV, entropy, normaliser
+  logp = jnp.where(_outside(support, target), -jnp.inf, logp)
+  saved = hidden, target, support, kernel_DV, entropy, normaliser
   return (logp, entropy), saved
 
 
 def _measure_backward(config, temperature, saved, grads):
-  hidden, target, kernel_DV, entropy, normaliser = saved
+  hidden, target, support, kernel_DV, entropy, normaliser = saved
   logp_grad, entropy_grad = (grad[..., None] for grad in grads)
   out, pull = jax.vjp(
       lambda hidden, kernel_DV: logits(hidden, kernel_DV, config),
@@ -187,12 +231,12 @@ def _measure_backward(config, temperature, saved, grads):
   )
   # With p = softmax(z): d log p_t / dz_v = [v = t] - p_v and
   # d entropy / dz_v = -p_v (log p_v + entropy).
-  logp = out / temperature - normaliser[..., None]
+  logp = restrict(out / temperature, support) - normaliser[..., None]
   is_target = jnp.arange(config.vocab_size) == target[..., None]
   spread = logp_grad + entropy_grad * (logp + entropy[..., None])
   scaled_grad = jnp.where(is_target, logp_grad, 0.0) - jnp.exp(logp) * spread
   hidden_grad, kernel_grad = pull(scaled_grad / temperature)
-  return hidden_grad, None, kernel_grad
+  return hidden_grad, None, None, kernel_grad
 
 
 _measure.defvjp(_measure_forward, _measure_backward)

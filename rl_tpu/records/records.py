@@ -14,7 +14,7 @@ from rl_tpu.types import support as support_lib
 from rl_tpu.types import termination as term
 from rl_tpu.types import token_types
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 CONTEXT, ACTION, SUMMARY, OBSERVATION, RUNTIME = 'C', 'A', 'S', 'O', 'R'
 ROLES = (CONTEXT, ACTION, SUMMARY, OBSERVATION, RUNTIME)

@@ -16,8 +16,10 @@ from rl_tpu.rollout import joins as joins_lib
 from rl_tpu.rollout import packing
 from rl_tpu.rollout import returns
 from rl_tpu.rollout import staleness
+from rl_tpu.rollout import strata as strata_lib
 from rl_tpu.rollout import timeline
 from rl_tpu.types import batch as batch_lib
+from rl_tpu.types import support as support_lib
 from rl_tpu.types import termination as term
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -96,6 +98,7 @@ def build(
     pad_id: int = 0,
     anchor: str | None = None,
     oldest_version: int | None = None,
+    max_support: int = 0,
 ) -> Batch:
   """Packs admitted rollouts; membership and order are those of the data.
 
@@ -111,9 +114,12 @@ def build(
       the estimators that compare steps; None leaves `actions` out.
     oldest_version: tokens of older policy versions have no weight in the
       policy loss (O2); None leaves none out.
+    max_support: ids of a sampling support that travel with each token (R5);
+      0 leaves supports out.
 
   Raises:
-    ValueError: a segment longer than a row; admission discards those.
+    ValueError: a segment longer than a row, or a larger support; admission
+      discards those.
   """
   members = tuple(getattr(admitted, 'admitted', admitted))
   rollouts = tuple(m.rollout for m in members)
@@ -158,7 +164,12 @@ def build(
   counted = policy & ~stale if loss.renormalise_gated else policy
   weights = _weights(flat, rollouts, minibatch_R, counted, updated, loss)
   return Batch(
-      segments=batch_lib.SegmentBatch(_rows(flat, grid, pad_id), joins),
+      segments=batch_lib.SegmentBatch(
+          rows=_rows(flat, grid, pad_id, max_support),
+          joins=joins,
+          strata=strata_lib.strata(flat, acts, grid),
+          origin=strata_lib.origin(flat, rollouts),
+      ),
       rollouts=rollouts,
       minibatches=layout.minibatches,
       minibatch_R=minibatch_R,
@@ -210,7 +221,7 @@ def _subgroups(members: Sequence[admission_lib.Admitted]) -> np.ndarray:
 
 
 def _rows(
-    flat: timeline.Tokens, grid: joins_lib.Grid, pad_id: int
+    flat: timeline.Tokens, grid: joins_lib.Grid, pad_id: int, max_support: int
 ) -> batch_lib.Rows:
   logprob = np.where(
       flat.is_action, flat.column('behaviour_logprob', np.float32), 0.0
@@ -221,7 +232,21 @@ def _rows(
       segment_BT=grid.spread(flat.segment, -1, np.int32),
       action_mask_BT=grid.spread(flat.is_action, False, bool),
       behaviour_logp_BT=grid.spread(logprob, 0.0, np.float32),
+      support_BTM=_supports(flat, grid, max_support) if max_support else None,
   )
+
+
+def _supports(
+    flat: timeline.Tokens, grid: joins_lib.Grid, max_support: int
+) -> np.ndarray:
+  """[B, T, M] ids that each token could have been drawn from (L16)."""
+  out = np.full((grid.shape[0] * grid.shape[1], max_support), -1, np.int32)
+  for index, segment in enumerate(flat.segments):
+    if segment.support is not None:
+      start = flat.segment_start[index]
+      place = grid.place[start : start + len(segment)]
+      out[place] = support_lib.padded(segment.support, max_support)
+  return out.reshape(*grid.shape, max_support)
 
 
 def _masks(

@@ -21,6 +21,8 @@ class Rows(NamedTuple):
       stays inside one id.
     action_mask_BT: bool, role A or S: the policy sampled the token.
     behaviour_logp_BT: float32 log-probability it was drawn with (R5).
+    support_BTM: int32 ids that the token could have been drawn from, -1 behind
+      them; all -1 is the whole vocabulary. None where no token was truncated.
   """
 
   token_BT: jax.Array
@@ -28,6 +30,7 @@ class Rows(NamedTuple):
   segment_BT: jax.Array
   action_mask_BT: jax.Array
   behaviour_logp_BT: jax.Array
+  support_BTM: jax.Array | None = None
 
 
 class Joins(NamedTuple):

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rl_tpu.models import actor
+from rl_tpu.models import decoder
 from tests.models import cases
 
 
@@ -135,6 +136,72 @@ class ActorTest(parameterized.TestCase):
     np.testing.assert_allclose(logp[0, 1:15], expected, atol=2e-5)
     surprise = -np.sum(np.exp(plain) * plain, axis=-1)
     np.testing.assert_allclose(entropy[0, 1:15], surprise[:14], atol=2e-5)
+
+  def test_L16_log_probs_are_those_of_the_support(self):
+    # Logits [2, 1, 0]: of {0, 1} log-softmax -0.3132616875, -1.3132616875; of
+    # {2} alone 0. The second segment's first action has the whole vocabulary.
+    config = cases.config(vocab_size=3)
+    params = cases.flat_params(config, [2.0, 1.0, 0.0])
+    rows = cases.rows([[1, 0, 2, 1], [2, 1, 2]], length=8)
+    support = np.full((1, 8, 2), -1, np.int32)
+    support[0, 1] = [1, 0]
+    support[0, 2] = [2, -1]
+    support[0, 3] = [0, 1]
+    support[0, 6] = [0, 1]  # Holds not the token that stands there.
+    logp, entropy = measure(params, config, rows._replace(support_BTM=support))
+    high, low = -0.3132616875, -1.3132616875
+    np.testing.assert_allclose(
+        logp[0], [0, high, 0, low, 0, -1.4076059644, -np.inf, 0], atol=1e-5
+    )
+    pair = -sum(x * math.exp(x) for x in (high, low))
+    np.testing.assert_allclose(
+        entropy[0], [0, pair, 0, pair, 0, 0.8323902, pair, 0], atol=1e-5
+    )
+
+  @parameterized.parameters(8, 24)
+  def test_L16_gradient_is_that_of_the_restricted_softmax(self, chunk):
+    config = cases.config()
+    params = cases.params(config)
+    token = cases.ids(4, 12)
+    rows = cases.rows([token], [token], length=12)
+    rng = np.random.default_rng(0)
+    support = rng.integers(0, config.vocab_size, (2, 12, 5)).astype(np.int32)
+    support[..., 0] = np.asarray(rows.token_BT)
+    support[0, 5:] = -1
+    support[1, :, 4] = -1
+    rows = rows._replace(support_BTM=support)
+    member = np.zeros((2, 12, config.vocab_size), bool)
+    for b, t, m in np.argwhere(support >= 0):
+      member[b, t, support[b, t, m]] = True
+    member[~(support >= 0).any(-1)] = True
+
+    def ours(params):
+      logp, entropy = measure(
+          params, config, rows, temperature=0.7, logits_chunk=chunk
+      )
+      return jnp.sum(logp * jnp.arange(12)) + jnp.sum(entropy)
+
+    def plain(params):
+      hidden = decoder.hidden(
+          params, config, rows.token_BT, rows.position_BT, rows.segment_BT
+      )
+      kernel = actor.output_kernel(params, config)
+      scaled = actor.logits(hidden, kernel, config)[:, :-1] / 0.7
+      logp = jax.nn.log_softmax(jnp.where(member[:, 1:], scaled, -jnp.inf))
+      chosen = jnp.take_along_axis(
+          logp, rows.token_BT[:, 1:, None], axis=-1
+      )[..., 0]
+      safe = jnp.where(member[:, 1:], logp, 0.0)
+      entropy = -jnp.sum(jnp.where(member[:, 1:], jnp.exp(safe), 0.0) * safe, -1)
+      return jnp.sum(chosen * jnp.arange(1, 12)) + jnp.sum(entropy)
+
+    found, expected = (jax.value_and_grad(f)(params) for f in (ours, plain))
+    np.testing.assert_allclose(found[0], expected[0], rtol=1e-5)
+    jax.tree.map(
+        lambda x, y: np.testing.assert_allclose(x, y, atol=2e-4, rtol=1e-4),
+        found[1],
+        expected[1],
+    )
 
   def test_no_array_holds_all_logits(self):
     config = cases.config(vocab_size=640)
