@@ -13,6 +13,7 @@ import argparse
 import json
 import os
 import pathlib
+import signal
 import sys
 
 from tests import conftest  # Sets devices and cache before jax is imported.
@@ -56,6 +57,8 @@ def _arguments() -> argparse.Namespace:
 def main() -> int:
   """Runs the check; the exit code is 0 if it passed."""
   arguments = _arguments()
+  # So that copies are removed and tests ended, whatever stops the check.
+  signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
   os.environ['HYPOTHESIS_PROFILE'] = 'mutation'
   conftest.hypothesis.settings.register_profile(
       'mutation',

@@ -25,6 +25,14 @@ _POLICY = ('tests/losses/policy_test.py', 'tests/losses/objective_test.py')
 _VALUE = ('tests/losses/value_test.py', 'tests/losses/objective_test.py')
 _KL = ('tests/losses/kl_test.py', 'tests/losses/objective_test.py')
 _OBJECTIVE = ('tests/losses/objective_test.py',)
+_OFF_POLICY = ('tests/losses/off_policy_test.py', *_OBJECTIVE)
+_CORRECTION = ('tests/losses/correction_test.py', *_OBJECTIVE)
+_PASSES = ('tests/learner/passes_test.py',)
+_STEPWISE = ('tests/advantages/stepwise_test.py',)
+_STALE = (
+    'tests/rollout/staleness_test.py',
+    'tests/rollout/admission_test.py',
+)
 _AGGREGATION = (
     'tests/losses/aggregation_test.py',
     'tests/rollout/batching_test.py',
@@ -106,7 +114,8 @@ _ENDS = (
     _fault(
         'final value of the first segment', 'G4', _BATCHING,
         f'{_ROLLOUT}/joins.py',
-        {"np.searchsorted(flat.segment_rollout, np.arange(count), side='right')":
+        {'np.searchsorted(flat.segment_rollout, np.arange(count),'
+         " side='right')":
              'np.searchsorted(flat.segment_rollout, np.arange(count)) + 1'},
     ),
     _fault(
@@ -119,7 +128,8 @@ _ENDS = (
         'a missing score is zero', 'T7', _TERMINATION,
         'rl_tpu/types/termination.py',
         {'  if score is None:\n    return Verdict(':
-             '  score = score or 0.0\n  if score is None:\n    return Verdict('},
+             '  score = score or 0.0\n'
+             '  if score is None:\n    return Verdict('},
     ),
     _fault(
         'a failure without a score is left out', 'T7', _TERMINATION,
@@ -156,7 +166,8 @@ _TIME = (
     _fault(
         'decay on observations', 'G1', _BATCHING, f'{_ROLLOUT}/joins.py',
         {'      decay_BT=grid.spread_at(\n          acts.token,\n'
-         '          acts.ends_turn if turn_unit and not turn_level else starts,\n'
+         '          acts.ends_turn if turn_unit and not turn_level else'
+         ' starts,\n'
          '          False,\n          bool,\n      ),':
              '      decay_BT=grid.spread(\n'
              '          np.ones(len(flat.rollout), bool), False, bool\n'
@@ -260,12 +271,12 @@ _TIME = (
 
 _REWARDS = (
     _fault(
-        'reward per segment', 'G6', _BATCHING, f'{_ROLLOUT}/timeline.py',
+        'reward per segment', 'G6', _BATCHING, f'{_ROLLOUT}/returns.py',
         {'last = np.flatnonzero(acts.is_last)':
              'last = np.flatnonzero(acts.is_last | acts.crosses)'},
     ),
     _fault(
-        'reward / K', 'G6', _BATCHING, f'{_ROLLOUT}/timeline.py',
+        'reward / K', 'G6', _BATCHING, f'{_ROLLOUT}/returns.py',
         {'reward[last] += score_R[acts.rollout[last]]':
              'reward[last] += (\n'
              '      score_R / np.bincount(flat.segment_rollout)\n'
@@ -273,7 +284,7 @@ _REWARDS = (
     ),
     _fault(
         'reward on the first action', 'G6', _BATCHING,
-        f'{_ROLLOUT}/timeline.py',
+        f'{_ROLLOUT}/returns.py',
         {'last = np.flatnonzero(acts.is_last)':
              'last = np.unique(acts.rollout, return_index=True)[1]'},
     ),
@@ -383,6 +394,34 @@ _GROUP_FAULTS = (
         {'      rollout.env_version,\n': ''},
     ),
     _fault(
+        'process rewards credit what comes after them', 'E5', _STEPWISE,
+        f'{_ADVANTAGES}/stepwise.py',
+        {'return np.cumsum(values[::-1])[::-1]': 'return np.cumsum(values)'},
+    ),
+    _fault(
+        'every member has process statistics of its own', 'E5', _STEPWISE,
+        f'{_ADVANTAGES}/stepwise.py',
+        {"  centred = scaled(together, norm='std', eps=eps,"
+         ' std_floor=std_floor)\n':
+             '  centred = np.concatenate([\n'
+             "      scaled(r, norm='std', eps=eps, std_floor=std_floor)\n"
+             '      for r in step_rewards\n  ])\n'},
+    ),
+    _fault(
+        'states without a name are one state', 'E6', _STEPWISE,
+        f'{_ADVANTAGES}/stepwise.py',
+        {'      if anchor is not None:\n': '      if True:\n'},
+    ),
+    _fault(
+        'the step return knows no outcome', 'E6', _STEPWISE,
+        f'{_ADVANTAGES}/stepwise.py',
+        {'      reward[-1] += score_R[member]\n': ''},
+    ),
+    _fault(
+        'ddof 1 in steps', 'E5 E6', _STEPWISE, f'{_ADVANTAGES}/stepwise.py',
+        {'std = np.std(values)': 'std = np.std(values, ddof=1)'},
+    ),
+    _fault(
         'step rewards in an outcome-only return', 'E2', _GROUPS,
         f'{_ADVANTAGES}/groups.py',
         {'value_R = batch.score_R if group.outcome_only else batch.return_R':
@@ -482,6 +521,65 @@ _POLICY_FAULTS = (
     ),
 )
 
+_OFF_POLICY_FAULTS = (
+    _fault(
+        'gradient through the range of DIS', 'L14', _OFF_POLICY,
+        f'{_LOSSES}/policy.py',
+        {'  log_ratio_BT = jax.lax.stop_gradient(\n'
+         '      ratio.masked_difference(logp_BT, base_logp_BT, mask_BT)\n'
+         '  )\n':
+             '  log_ratio_BT = ratio.masked_difference(\n'
+             '      logp_BT, base_logp_BT, mask_BT\n  )\n'},
+    ),
+    _fault(
+        'DIS drops high ratios only', 'L14', _OFF_POLICY,
+        f'{_LOSSES}/policy.py',
+        {'return (ratio_BT <= 1.0 - dis.eps_low) | (ratio_BT':
+             'return (ratio_BT'},
+    ),
+    _fault(
+        'the gap from mu to pi_old the other way round', 'L13', _CORRECTION,
+        f'{_LOSSES}/correction.py',
+        {'ratio.masked_difference(base_logp_BT, behaviour_logp_BT, mask_BT)':
+             'ratio.masked_difference(behaviour_logp_BT, base_logp_BT,'
+             ' mask_BT)'},
+    ),
+    _fault(
+        'truncated importance weights have a floor', 'L13', _CORRECTION,
+        f'{_LOSSES}/correction.py',
+        {'jnp.minimum(gap_BT, policy.is_high)':
+             'jnp.clip(gap_BT, policy.is_low, policy.is_high)'},
+    ),
+    _fault(
+        'a gate takes its tokens out of the denominator', 'L10', _OBJECTIVE,
+        f'{_LOSSES}/objective.py',
+        {'  policy = _weighted(loss_BT, weight_BT)\n':
+             '  kept = _weighted(jnp.where(gated_BT, 0.0, 1.0), weight_BT)\n'
+             '  whole = _weighted(jnp.ones_like(loss_BT), weight_BT)\n'
+             '  policy = _weighted(loss_BT, weight_BT) * whole / jnp.maximum('
+             'kept, 1e-9)\n'},
+    ),
+    _fault(
+        'the ratio of GSPO by segment', 'L15', _PASSES,
+        'rl_tpu/learner/passes.py',
+        {'  return by_id.at_segments(mean_R, origin)\n':
+             '  return by_id.mean(\n      _segment_sums(parts, values),'
+             ' _segment_sums(parts, ones)\n  )\n'},
+    ),
+    _fault(
+        'GSPO without the mean in its gradient', 'L15', _PASSES,
+        'rl_tpu/learner/passes.py',
+        {'slope_N = by_id.mean(-ratio_N * moving_N, total(ones))':
+             'slope_N = -ratio_N * moving_N'},
+    ),
+    _fault(
+        'age of the newest token', 'O2', _STALE, f'{_ROLLOUT}/staleness.py',
+        {'  return min(\n      int(s.behaviour_version[s.is_action].min())':
+             '  return max(\n'
+             '      int(s.behaviour_version[s.is_action].max())'},
+    ),
+)
+
 _VALUE_FAULTS = (
     _fault(
         'value loss without its half', 'L4', _VALUE, f'{_LOSSES}/value.py',
@@ -545,6 +643,7 @@ FAULTS = (
     *_NORMALISATION,
     *_GROUP_FAULTS,
     *_POLICY_FAULTS,
+    *_OFF_POLICY_FAULTS,
     *_VALUE_FAULTS,
     *_DENOMINATORS,
 )

@@ -235,21 +235,26 @@ def run(
   flags = ['-q', '-p', 'no:cacheprovider', '--no-header', '-k', left_out]
   flags += [] if to_the_end else ['-x']
   with tempfile.TemporaryDirectory(prefix='mutation-results-') as base:
-    while waiting or running:
-      while waiting and len(running) < parallel:
-        job = waiting.pop()
-        folder = pathlib.Path(tempfile.mkdtemp(dir=base))
-        pid = _fork(job, [*job.tests, *flags], folder)
-        running[pid] = _Running(job, folder, time.monotonic())
-      pid, status, usage = os.wait4(-1, os.WNOHANG)
-      if not pid:
-        _stop_late(running)
-        time.sleep(0.02)
-        continue
-      if pid in running:
-        ended = running.pop(pid)
-        done(ended.job, _result(ended.folder, status, usage))
-        shutil.rmtree(ended.folder)
+    try:
+      while waiting or running:
+        while waiting and len(running) < parallel:
+          job = waiting.pop()
+          folder = pathlib.Path(tempfile.mkdtemp(dir=base))
+          pid = _fork(job, [*job.tests, *flags], folder)
+          running[pid] = _Running(job, folder, time.monotonic())
+        pid, status, usage = os.wait4(-1, os.WNOHANG)
+        if not pid:
+          _stop_late(running)
+          time.sleep(0.02)
+          continue
+        if pid in running:
+          ended = running.pop(pid)
+          done(ended.job, _result(ended.folder, status, usage))
+          shutil.rmtree(ended.folder)
+    finally:
+      for pid in running:
+        os.kill(pid, signal.SIGKILL)
+        os.waitpid(pid, 0)
 
 
 def _fork(
@@ -265,6 +270,7 @@ def _fork(
     return pid
   code = 1
   try:
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     _child(job.sources, arguments, folder, job.cpu_s)
     code = 0
   finally:

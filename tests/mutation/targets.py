@@ -37,30 +37,45 @@ MODULES = {
         'tests/advantages/groups_test.py',
         'tests/assembly/advantage_stage_test.py',
     ),
+    'rl_tpu/advantages/stepwise.py': ('tests/advantages/groups_test.py',),
     'rl_tpu/advantages/normalise.py': (
         'tests/advantages/normalise_test.py',
         'tests/assembly/advantage_stage_test.py',
     ),
     'rl_tpu/losses/aggregation.py': (
         'tests/losses/aggregation_test.py',
+        'tests/learner/passes_test.py',
         'tests/rollout/batching_test.py',
     ),
+    'rl_tpu/losses/by_id.py': (
+        'tests/learner/passes_test.py',
+        'tests/losses/aggregation_test.py',
+    ),
+    'rl_tpu/losses/correction.py': ('tests/losses/objective_test.py',),
+    'rl_tpu/losses/hl_gauss.py': ('tests/losses/objective_test.py',),
     'rl_tpu/losses/kl.py': (
         'tests/losses/kl_test.py',
         'tests/losses/objective_test.py',
     ),
+    'rl_tpu/losses/objective.py': (
+        'tests/losses/objective_test.py',
+        'tests/losses/off_policy_test.py',
+    ),
     'rl_tpu/losses/policy.py': (
         'tests/losses/policy_test.py',
+        'tests/losses/off_policy_test.py',
         'tests/losses/objective_test.py',
     ),
     'rl_tpu/losses/ratio.py': (
         'tests/losses/policy_test.py',
         'tests/losses/kl_test.py',
     ),
+    'rl_tpu/losses/statistics.py': ('tests/losses/objective_test.py',),
     'rl_tpu/losses/value.py': (
         'tests/losses/value_test.py',
         'tests/losses/objective_test.py',
     ),
+    'rl_tpu/learner/passes.py': ('tests/learner/passes_test.py',),
     'rl_tpu/types/termination.py': (
         'tests/types/termination_test.py',
         'tests/rollout/admission_test.py',
@@ -84,6 +99,21 @@ MODULES = {
     'rl_tpu/rollout/joins.py': ('tests/rollout/batching_test.py', *_GAE),
     'rl_tpu/rollout/ledger.py': ('tests/rollout/admission_test.py',),
     'rl_tpu/rollout/packing.py': ('tests/rollout/batching_test.py',),
+    'rl_tpu/rollout/replacement.py': ('tests/rollout/replacement_test.py',),
+    'rl_tpu/rollout/returns.py': (
+        'tests/rollout/batching_test.py',
+        'tests/advantages/stepwise_test.py',
+        'tests/advantages/groups_test.py',
+        *_GAE,
+    ),
+    'rl_tpu/rollout/scoring.py': (
+        'tests/rollout/scoring_test.py',
+        'tests/rollout/admission_test.py',
+    ),
+    'rl_tpu/rollout/staleness.py': (
+        'tests/rollout/staleness_test.py',
+        'tests/rollout/admission_test.py',
+    ),
     'rl_tpu/rollout/timeline.py': ('tests/rollout/batching_test.py', *_GAE),
 }
 
