@@ -1,9 +1,8 @@
 """Supervised warm start of the main job's policy.
 
 Question: none; it makes the start. More than half of the problems are answered
-without the tool,
-so the greedy policy starts out wrong and reinforcement learning has something
-to find.
+without the tool, so the greedy policy starts out wrong and reinforcement
+learning has something to find.
 
 Expected: greedy success about 0.0, at temperature 1 about 0.1.
 
