@@ -197,6 +197,53 @@ class GroupTest(absltest.TestCase):
     self.assertEqual(tags.unknown(names - {'step', 'time'}), [])
 
 
+  def test_E6_E9_D1_D8_gigpo_with_dynamic_sampling(self):
+    folder = pathlib.Path(tempfile.mkdtemp())
+    self.addCleanup(shutil.rmtree, folder)
+    config = tiny.experiment(tiny.model_folder(folder), steps=2)
+    config = dataclasses.replace(
+        config,
+        advantage=dataclasses.replace(
+            config.advantage, estimator='gigpo', norm='none'
+        ),
+        group=dataclasses.replace(
+            config.group, size=2, dynamic_sampling=True, max_rounds=1
+        ),
+        reward=dataclasses.replace(config.reward, norm='running'),
+        verifier=dataclasses.replace(config.verifier, rescore_share=1.0),
+        critic=dataclasses.replace(
+            config.critic, warmup_steps=0, holdout_fraction=0.0
+        ),
+        batching=dataclasses.replace(config.batching, tasks_per_batch=4),
+        checkpoint=dataclasses.replace(config.checkpoint, every=1, keep=9),
+    )
+    workdir = str(folder / 'work')
+    asked = iter([False, True])
+    trainer.train(config, workdir, stop=lambda: next(asked))
+    trainer.train(config, workdir)
+    names = {name for line in lines(workdir) for name in line}
+    self.assertEqual(tags.unknown(names - {'step', 'time'}), [])
+    first, second = [l for l in lines(workdir) if 'group/replaced' in l]
+    # A model that knows nothing fails every task alike: all four groups are
+    # replaced once, and stay flat.
+    self.assertEqual((first['group/replaced'], first['group/left_flat']), (4, 4))
+    self.assertEqual(first['group/extra_rollouts'], 8)
+    self.assertGreater(first['group/extra_tokens'], 0)
+    # The environment names the state of every turn.
+    self.assertEqual(first['group/anchored_turns'], 1.0)
+    for line, started in ((first, 16), (second, 32)):
+      self.assertEqual(line['rollout/started'], started)
+      self.assertEqual(line['rollout/admitted'], started / 2)
+      self.assertEqual(line['rollout/discarded'], started / 2)
+    # Tasks go on after the extra ones, over a restart.
+    drawn = [
+        [r.rollout_id for r in jsonl.read(jsonl.rollouts_path(workdir, step))]
+        for step in (1, 2)
+    ]
+    self.assertEqual(drawn[0][0], '0000000-0')
+    self.assertEqual(drawn[1][0], '0000008-0')
+
+
 _RUN = """
 import sys
 from rl_tpu import trainer

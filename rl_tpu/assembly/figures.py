@@ -403,15 +403,19 @@ class Progress:
     )
 
   def on_evaluation(
-      self, step: int, found: Mapping[str, tuple[float, float, float]]
+      self,
+      step: int,
+      found: Mapping[str, tuple[float, float, float]],
+      noise: float | None = None,
   ) -> None:
-    """Prints an evaluation's line."""
+    """Prints an evaluation's line; `noise` is the verifier's own (D8)."""
     parts = [
         f'{name} {point:.3f} [{low:.3f}, {high:.3f}]'
         for name, (point, low, high) in found.items()
     ]
+    floor = '' if noise is None else f'  verifier noise {noise:.3f}'
     self._console.print(
-        f'held-out success after update {step}: ' + '  '.join(parts),
+        f'held-out success after update {step}: ' + '  '.join(parts) + floor,
         highlight=False,
         soft_wrap=True,
     )

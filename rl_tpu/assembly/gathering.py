@@ -337,5 +337,4 @@ def _columns(
       token_source=source_R[np.asarray(joins.rollout_BT)[mask_BT]],
       raw_advantage=np.asarray(raw_advantage_BT)[mask_BT],
       advantage=np.asarray(advantage_BT)[mask_BT],
-      weight=batch.policy_weight_BT[mask_BT],
   )

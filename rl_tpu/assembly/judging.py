@@ -20,6 +20,7 @@ def evaluate(
     *,
     checkpoint: str = 'best',
     on_start: Callable[[], None] = lambda: None,
+    on_rollouts: Callable[[list[records.Rollout]], None] = lambda _: None,
 ) -> dict[float, tuple[float, float, float]]:
   """Evaluates one checkpoint at every temperature of `evaluation`.
 
@@ -28,6 +29,7 @@ def evaluate(
     workdir: of the run; the figures go to `<workdir>/eval/`.
     checkpoint: best (by held-out success) or latest.
     on_start: called when everything is built and checked.
+    on_rollouts: called with the rollouts of every temperature.
 
   Returns:
     Temperature to (point, low, high).
@@ -61,6 +63,7 @@ def evaluate(
     results = run_all(
         config, workdir, step, world, sampler,
         tasks=first_tasks(source, config.evaluation), suffix='-verb',
+        on_rollouts=on_rollouts,
     )
     return {r.temperature: (r.success, r.low, r.high) for r in results}
   finally:
@@ -88,6 +91,7 @@ def run_all(
     tasks: Sequence[records.Task],
     suffix: str = '',
     on_end: Callable[[int, int], None] | None = None,
+    on_rollouts: Callable[[list[records.Rollout]], None] = lambda _: None,
 ) -> list[evaluate_lib.Result]:
   """One evaluation per temperature; figures and rollouts go to `eval/`."""
   folder = os.path.join(workdir, 'eval')
@@ -104,6 +108,7 @@ def run_all(
         resamples=config.evaluation.bootstrap,
     )
     results.append(result)
+    on_rollouts(rollouts)
     stem = os.path.join(folder, f'{step:06d}-t{temperature:g}{suffix}')
     jsonl.write(stem + '.jsonl', rollouts)
     with open(stem + '.json', 'w', encoding='utf-8') as file:

@@ -46,6 +46,11 @@ def open_run(
 
 
 def _build(config, workdir, used, policy, learner, sampler, world, compiles):
+  gathered = gathering.Gathering(
+      config,
+      world.tasks('train'),
+      deterministic_verifier=world.verifier.deterministic,
+  )
   os.makedirs(os.path.join(workdir, 'rollouts'), exist_ok=True)
   if used is None:
     loading.save(config, os.path.join(workdir, 'config.json'))
@@ -74,11 +79,7 @@ def _build(config, workdir, used, policy, learner, sampler, world, compiles):
       updater=updater,
       sampler=sampler,
       state=state,
-      gathering=gathering.Gathering(
-          config,
-          world.tasks('train'),
-          deterministic_verifier=world.verifier.deterministic,
-      ),
+      gathering=gathered,
       eval_tasks=world.tasks('eval'),
       checkpoints=checkpoints,
       writer=None,

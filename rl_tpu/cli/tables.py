@@ -32,6 +32,7 @@ def training(summary: Mapping[str, Any]) -> rich.table.Table:
         f'success, {temperature_name(temperature)}',
         f'{interval(before)}  ->  {interval(after)}',
     )
+  _add_noise(table, summary.get('verifier_disagreement'))
   table.add_section()
   table.add_row(
       'updates',
@@ -56,12 +57,20 @@ def training(summary: Mapping[str, Any]) -> rich.table.Table:
   return table
 
 
-def evaluation(summary: Mapping[Any, Interval]) -> rich.table.Table:
-  """Success with its interval for each temperature."""
+def evaluation(
+    summary: Mapping[Any, Interval], *, noise: float | None = None
+) -> rich.table.Table:
+  """Success with its interval for each temperature, and its noise floor (D8)."""
   table = _table('evaluation')
   for temperature, found in summary.items():
     table.add_row(f'success, {temperature_name(temperature)}', interval(found))
+  _add_noise(table, noise)
   return table
+
+
+def _add_noise(table: rich.table.Table, noise: float | None) -> None:
+  if noise is not None:
+    table.add_row('verifier disagrees with itself', f'{noise:.1%}')
 
 
 def supervised(summary: Mapping[str, Any]) -> rich.table.Table:

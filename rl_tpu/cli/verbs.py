@@ -112,14 +112,17 @@ def _evaluate(values: Values, phase: Phase) -> int:
   config = overrides.apply(loading.load(workdir / 'config.json'), values['set'])
   validation.validate(config, verb='evaluate')
   from rl_tpu.assembly import judging
+  from rl_tpu.metrics import noise as noise_lib
 
+  noise = noise_lib.VerifierNoise()
   summary = judging.evaluate(
       config,
       str(workdir),
       checkpoint=values['checkpoint'],
       on_start=phase.begin,
+      on_rollouts=noise.record,
   )
-  console().print(tables.evaluation(summary))
+  console().print(tables.evaluation(summary, noise=noise.disagreement()))
   return 0
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from rl_tpu.metrics import intervals
+from rl_tpu.metrics import noise as noise_lib
 from rl_tpu.records import records
 from rl_tpu.rollout import session as session_lib
 from rl_tpu.types import termination as term
@@ -33,6 +34,8 @@ class Result:
     segments: mean segments per rollout.
     tokens: sampled tokens, all rollouts.
     interval_seed: seed of the resampling.
+    verifier_disagreement: share of second scores that differed, the noise
+      floor of the interval (D8); None where nothing was scored twice.
   """
 
   temperature: float
@@ -47,6 +50,7 @@ class Result:
   segments: float
   tokens: int
   interval_seed: int
+  verifier_disagreement: float | None = None
 
 
 def evaluate(
@@ -95,6 +99,8 @@ def summarise(
       solved, resamples=resamples, seed=seed
   )
   segments = np.array([r.num_segments for r in counted] or [0])
+  noise = noise_lib.VerifierNoise()
+  noise.record(rollouts)
   return Result(
       temperature=temperature,
       success=point,
@@ -108,4 +114,5 @@ def summarise(
       segments=float(segments.mean()),
       tokens=sum(r.num_actions for r in counted),
       interval_seed=seed,
+      verifier_disagreement=noise.disagreement(),
   )

@@ -1,4 +1,4 @@
-"""What each task source brings to a batch (D1, D4, G18, L18)."""
+"""What each task source brings to a batch (D1, D4, G18)."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -21,7 +21,6 @@ class Columns:
     token_source: source of every policy token.
     raw_advantage: advantage of every policy token before `advantage.norm`.
     advantage: the same after it.
-    weight: fixed weight of every policy token (4.2).
   """
 
   sources: Sequence[str]
@@ -32,15 +31,12 @@ class Columns:
   token_source: np.ndarray
   raw_advantage: np.ndarray
   advantage: np.ndarray
-  weight: np.ndarray
 
 
 def figures(columns: Columns) -> Figures:
-  """Counts, scales and the gradient proxy of every source.
+  """Counts and scales of every source.
 
-  The proxy is the sum of |w * A|: |w * dl/dlogp| of a policy term at ratio 1,
-  before any step. It says which source moves the parameters most; it is not a
-  gradient norm.
+  The pull of a source on the parameters is the update's own figure (L18).
   """
   out: Figures = {}
   for index, name in enumerate(columns.sources):
@@ -54,8 +50,6 @@ def figures(columns: Columns) -> Figures:
     out |= _spread(
         'adv/source_normalised_{}/' + name, columns.advantage[tokens]
     )
-    pull = np.abs(columns.weight[tokens] * columns.advantage[tokens])
-    out[f'policy/gradient_proxy/{name}'] = float(pull.sum())
   return out
 
 

@@ -66,9 +66,6 @@ TAGS: dict[str, str] = {
     'policy/version_gap_mean': 'updates between sampling and training, mean',
     'policy/version_gap_max': 'the same, largest',
     'policy/version': 'version that the sampler serves',
-    'policy/gradient_proxy/{source}': (
-        'sum of |w * A| of a source at ratio 1; a proxy, no gradient norm (L18)'
-    ),
     'critic/explained_variance': 'C3 over critic tokens',
     'critic/explained_variance_rollout': 'C3, every rollout alike',
     'critic/explained_variance_scored': 'C3 over rollouts with an outcome',
@@ -190,6 +187,9 @@ TAGS: dict[str, str] = {
     'eval/greedy': 'success on held-out tasks, greedy',
     'eval/greedy_low': 'lower end of its 95 % interval over tasks',
     'eval/greedy_high': 'upper end',
+    'eval/verifier_disagreement': (
+        'share of second scores that differed so far: its noise floor (D8)'
+    ),
     'eval/t{temperature}/{figure}': 'a figure of one evaluation temperature',
     'sample/best': 'transcripts of the highest returns',
     'sample/worst': 'transcripts of the lowest returns',

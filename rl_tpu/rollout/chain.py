@@ -53,6 +53,8 @@ def malformed_problem(
   return (
       _position_problem(segments)
       or _turn_problem(segments)
+      or _copied_reward_problem(segments)
+      or _terminal_problem(rollout)
       or _reward_problem(rollout, segments, weights)
   )
 
@@ -95,6 +97,46 @@ def _turn_problem(segments: Sequence[records.Segment]) -> str | None:
   if np.unique(starts).size != starts.size:
     return 'a turn_id occurs again after another turn'
   return None
+
+
+def _copied_reward_problem(segments: Sequence[records.Segment]) -> str | None:
+  """R9: a position that a resumed segment repeats carries no reward again.
+
+  After a resume_cut the context is the same context continued, so what it
+  shares with its predecessor from the start is copied. What a compaction
+  copied is not marked in a record: there the writer is trusted.
+  """
+  for earlier, later in zip(segments, segments[1:]):
+    consecutive = earlier.segment_index + 1 == later.segment_index
+    if not consecutive or earlier.end_kind != term.Cut.RESUME.value:
+      continue
+    length = min(len(earlier), len(later))
+    same = earlier.token[:length] == later.token[:length]
+    context = later.role[:length] == records.CONTEXT
+    copied = np.logical_and.accumulate(same & context)
+    if (later.reward[:length][copied] != 0).any():
+      return (
+          f'segment {later.segment_index} rewards a position that it copies'
+          ' from the one before (R9)'
+      )
+  return None
+
+
+def _terminal_problem(rollout: records.Rollout) -> str | None:
+  """R9: the component `terminal` is terminal_reward, and nothing beside it."""
+  places = rollout.reward_components.get(components.TERMINAL, ())
+  if not places:
+    return None
+  values = [float(value) for _, _, value in places]
+  if len(values) == 1 and rollout.terminal_reward is not None:
+    # Values that are not finite are admission's business (K35).
+    both = np.asarray([values[0], rollout.terminal_reward], np.float64)
+    if not np.isfinite(both).all() or both[0] == both[1]:
+      return None
+  return (
+      f'the component terminal says {values}, terminal_reward'
+      f' {rollout.terminal_reward}: a reward has one home (R9)'
+  )
 
 
 def _reward_problem(

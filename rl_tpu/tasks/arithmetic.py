@@ -27,6 +27,7 @@ SPLITS = ('train', 'eval')
 EVAL_PERCENT = 10
 DEFAULT_COUNTS = {'train': 100_000, 'eval': 4096}
 
+MIN_TERMS = 2
 MAX_TERMS = 3
 MAX_DIGITS = 2
 MAX_ANSWER_LENGTH = 4
@@ -34,9 +35,9 @@ MAX_ANSWER_LENGTH = 4
 # Items drawn per generator; what the filters leave is about 18,000 problems.
 _DRAWN = 16_000
 _GENERATORS = {
-    'chain_sum': {'min_terms': 2, 'max_terms': MAX_TERMS},
+    'chain_sum': {'min_terms': MIN_TERMS, 'max_terms': MAX_TERMS},
     'basic_arithmetic': {
-        'min_terms': 2,
+        'min_terms': MIN_TERMS,
         'max_terms': MAX_TERMS,
         'operators': ['+', '-', '*'],
         'allow_parentheses': False,
@@ -101,13 +102,40 @@ class ArithmeticTasks(Sequence):
       if place not in places:
         places.append(place)
     problems = [self._pool[place] for place in places]
-    return records.Task(
-        task_id=hashing.of_json([p['expression'] for p in problems]),
-        source=SOURCE,
-        family=FAMILY,
-        seed=int(rng.integers(2**31)),
-        payload={'problems': problems},
-    )
+    return _task(problems, seed=int(rng.integers(2**31)))
+
+  def indices_by_source(self) -> dict[str, range]:
+    """Every task is of one source (D4)."""
+    return {SOURCE: range(self._count)}
+
+  def easier(self, task: records.Task) -> records.Task | None:
+    """The task with as many problems of two terms, from the same split (D7).
+
+    Equal tasks have equal variants; None where it has no longer problem.
+    """
+    problems = task.payload['problems']
+    if all(_num_terms(p) == MIN_TERMS for p in problems):
+      return None
+    pool = [p for p in self._pool if _num_terms(p) == MIN_TERMS]
+    if len(pool) < len(problems):
+      return None
+    rng = np.random.default_rng(int(hashing.of_text(task.task_id), 16))
+    places = rng.choice(len(pool), len(problems), replace=False)
+    return _task([pool[place] for place in places], seed=task.seed)
+
+
+def _task(problems: list[dict[str, Any]], *, seed: int) -> records.Task:
+  return records.Task(
+      task_id=hashing.of_json([p['expression'] for p in problems]),
+      source=SOURCE,
+      family=FAMILY,
+      seed=seed,
+      payload={'problems': problems},
+  )
+
+
+def _num_terms(problem: dict[str, Any]) -> int:
+  return len(_NUMBER.findall(problem['expression']))
 
 
 @functools.cache

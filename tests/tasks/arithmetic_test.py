@@ -1,5 +1,6 @@
 """Arithmetic tasks and the traps of their generators."""
 
+import re
 import time
 
 import reasoning_gym
@@ -95,6 +96,31 @@ class ArithmeticTasksTest(parameterized.TestCase):
     self.assertEqual(short[-1], short[9])
     with self.assertRaises(IndexError):
       short[10]  # pylint: disable=pointless-statement
+
+  def test_D7_an_easier_variant_is_shorter_and_of_the_same_split(self):
+    source = arithmetic.ArithmeticTasks('train', count=200, problems=2)
+    held_out = {p['expression'] for p in arithmetic.problem_pool('eval')}
+    replaced = 0
+    for made in source:
+      easier = source.easier(made)
+      if easier is None:
+        terms = [
+            len(re.findall(r'[0-9]+', p['expression']))
+            for p in made.payload['problems']
+        ]
+        self.assertEqual(terms, [2, 2])
+        continue
+      replaced += 1
+      self.assertEqual(easier, source.easier(made))
+      self.assertNotEqual(easier.task_id, made.task_id)
+      found = [p['expression'] for p in easier.payload['problems']]
+      self.assertLen(set(found), 2)
+      self.assertEmpty(set(found) & held_out)
+      for expression in found:
+        self.assertLen(re.findall(r'[0-9]+', expression), 2)
+      # Nothing is easier than that.
+      self.assertIsNone(source.easier(easier))
+    self.assertGreater(replaced, 50)
 
   def test_building_is_fast(self):
     arithmetic.problem_pool.cache_clear()
