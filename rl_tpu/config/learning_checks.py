@@ -3,6 +3,7 @@
 from rl_tpu.config import checks
 from rl_tpu.config import data_checks
 from rl_tpu.config import group_checks
+from rl_tpu.config import objective_checks
 from rl_tpu.config import offpolicy_checks
 from rl_tpu.config import schema
 
@@ -19,8 +20,7 @@ def check(config: schema.ExperimentConfig) -> None:
   _check_advantage(config)
   _check_termination(config)
   group_checks.check(config)
-  _check_kl(config)
-  _check_losses(config)
+  objective_checks.check(config)
   data_checks.check(config)
   _check_critic(config)
   offpolicy_checks.check(config)
@@ -123,79 +123,6 @@ def _check_termination(config: schema.ExperimentConfig) -> None:
     checks.one_of(f'termination.{name}', value, 'exclude', 'bootstrap')
   checks.within('termination.max_missing', rules.max_missing, 0, 1)
   checks.at_least('termination.max_unscored', rules.max_unscored, 1)
-
-
-def _check_kl(config: schema.ExperimentConfig) -> None:
-  kl = config.kl
-  checks.one_of('kl.in', kl.in_, 'none', 'reward', 'loss')
-  if kl.estimator:
-    checks.one_of('kl.estimator', kl.estimator, 'k1', 'k2', 'k3')
-  checks.at_least('kl.coef', kl.coef, 0)
-  checks.require(
-      kl.in_ != 'none' or kl.coef == 0,
-      'kl.coef',
-      kl.coef,
-      'it has no effect while kl.in=none: set kl.in to reward or loss',
-  )
-  checks.require(
-      not kl.importance or kl.in_ == 'loss',
-      'kl.importance',
-      kl.importance,
-      'it weights the term in the loss: set kl.in=loss or kl.importance=false',
-  )
-  if kl.in_ == 'reward':
-    checks.require(
-        kl.estimator in ('', 'k1'),
-        'kl.estimator',
-        kl.estimator,
-        'kl.in=reward takes k1 only (G8)',
-    )
-    checks.require(
-        config.advantage.estimator not in GROUP_ESTIMATORS,
-        'kl.in',
-        kl.in_,
-        f'advantage.estimator={config.advantage.estimator} has no per-token'
-        ' reward (G8): set kl.in=loss or kl.in=none',
-    )
-  if kl.in_ == 'loss':
-    checks.require(
-        kl.estimator != 'k1' or kl.importance,
-        'kl.estimator',
-        kl.estimator,
-        'k1 in the loss has no mean gradient (L6): use k2 or k3, or set'
-        ' kl.importance=true',
-    )
-
-
-def _check_losses(config: schema.ExperimentConfig) -> None:
-  clip = config.clip
-  checks.require(
-      0 < clip.eps_low <= 1,
-      'clip.eps_low',
-      clip.eps_low,
-      'it must be in (0, 1]',
-  )
-  checks.positive('clip.eps_high', clip.eps_high)
-  checks.require(
-      clip.dual is None or clip.dual > 1,
-      'clip.dual',
-      clip.dual,
-      'it must be above 1, or None for off',
-  )
-  checks.one_of(
-      'policy.baseline', config.policy.baseline, 'behavior', 'decoupled'
-  )
-  checks.one_of(
-      'loss.aggregation',
-      config.loss.aggregation,
-      'token',
-      'segment_mean',
-      'rollout_mean',
-      'task_mean',
-      'task_rollout_mean',
-      'constant',
-  )
-  checks.positive('loss.constant', config.loss.constant, optional=True)
 
 
 def _check_critic(config: schema.ExperimentConfig) -> None:

@@ -7,9 +7,9 @@ answer in the report, so credit has to cross the cuts.
 
 import dataclasses
 import functools
-import re
 from typing import Any
 
+from rl_tpu.environments import arithmetic_parser as parser
 from rl_tpu.environments import calculator
 from rl_tpu.environments import protocol
 from rl_tpu.records import records
@@ -19,13 +19,6 @@ from rl_tpu.types import termination as term
 NAME = 'arithmetic_tools'
 VERSION = '2'
 NO_ANSWERS = 'none'
-
-# Canonical whole numbers: one spelling per value, so that equal strings and
-# reasoning-gym's score agree on every answer that can be given.
-_NUMBER = r'(?:0|-?[1-9][0-9]{0,5})'
-_CALL = re.compile(r' calc\(([^()\n]*)\)\n')
-_ANSWER = re.compile(rf' answer ({_NUMBER})\n')
-_REPORT = re.compile(rf'(?: {_NUMBER})+\n')
 
 _FAILURE = protocol.End(term.Termination.FAILURE)
 
@@ -72,6 +65,7 @@ def _spec(problems: int, max_calls: int) -> protocol.EnvironmentSpec:
       permissions_hash=hashing.of_json({'files': [], 'hosts': []}),
       tool_set_hash=hashing.of_json(tools),
       reward_names=frozenset({'tool_valid', 'sub_answer'}),
+      parse_reply=parser.parts,
   )
 
 
@@ -177,12 +171,12 @@ class ArithmeticTools:
       raise RuntimeError('step was called on a run that has ended; reset it.')
     if self._at_report:
       return self._report(action.text)
-    call = _CALL.fullmatch(action.text)
+    call = parser.CALL.fullmatch(action.text)
     if call:
-      return self._call(call.group(1))
-    answer = _ANSWER.fullmatch(action.text)
+      return self._call(call['arg_value'])
+    answer = parser.ANSWER.fullmatch(action.text)
     if answer:
-      return self._answer(answer.group(1))
+      return self._answer(answer['arg_value'])
     return self._fail({'malformed': 1.0})
 
   def summarise(self) -> str:
@@ -248,7 +242,7 @@ class ArithmeticTools:
     )
 
   def _report(self, text: str) -> protocol.Step:
-    if not _REPORT.fullmatch(text):
+    if not parser.REPORT.fullmatch(text):
       return self._fail({'malformed': 1.0})
     self._reported = text.split()
     self._is_open = False

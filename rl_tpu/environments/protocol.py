@@ -5,7 +5,7 @@ A user's environment is any class with these methods, named by import path
 """
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from rl_tpu.records import records
@@ -36,6 +36,8 @@ class EnvironmentSpec:
     tool_set_hash: stands for the tools it is given (E7).
     reward_names: components that `step` may give, so that a weight for
       another name is refused at start-up; None says nothing.
+    parse_reply: (start, stop, token type) of the characters of a reply, for
+      figures and coefficients by type (L19); None counts them as text.
   """
 
   name: str
@@ -45,6 +47,7 @@ class EnvironmentSpec:
   permissions_hash: str = ''
   tool_set_hash: str = ''
   reward_names: frozenset[str] | None = None
+  parse_reply: Callable[[str], Sequence[tuple[int, int, str]]] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -181,7 +181,7 @@ class Learner:
       microbatches: Sequence[batch_lib.Minibatch],
   ) -> tuple[state_lib.Trainable, Stats, optimizers.StepReport]:
     """One optimizer step of the critic; `critic` is donated."""
-    gradients = self._sum(critic.params, microbatches, self._critic_gradient)
+    gradients = self.critic_sums(critic.params, microbatches)
     return self._take(critic, gradients, self._apply_critic)
 
   def actor_sums(
@@ -191,13 +191,19 @@ class Learner:
     parts = self.planned(params, microbatches)
     return self._sum(params, parts, self._actor_gradient)
 
+  def critic_sums(
+      self, params: Any, microbatches: Sequence[batch_lib.Minibatch]
+  ) -> _SoFar:
+    """The same of the critic."""
+    return self._sum(params, microbatches, self._critic_gradient)
+
   def actor_gradient(self, params: Any, microbatches: Sequence[Any]) -> Any:
     """The minibatch's summed gradient, for checks of equality."""
     return self.actor_sums(params, microbatches)[0]
 
   def critic_gradient(self, params: Any, microbatches: Sequence[Any]) -> Any:
     """The same for the critic."""
-    return self._sum(params, microbatches, self._critic_gradient)[0]
+    return self.critic_sums(params, microbatches)[0]
 
   def planned(
       self, params: Any, microbatches: Sequence[batch_lib.Minibatch]

@@ -33,6 +33,7 @@ STRATA_FIGURES = (
     'approx_kl_k1',
     'approx_kl_k3',
     'ratio',
+    'ratio_squared',
     'clip_fraction',
     'gated_fraction',
     'advantage',
@@ -148,6 +149,7 @@ def _columns(tokens, minibatch, x_BT, has_reference) -> dict[str, jax.Array]:
       'approx_kl_k1': -x_BT,
       'approx_kl_k3': ratio.bounded_expm1(x_BT) - x_BT,
       'ratio': terms.ratio_BT,
+      'ratio_squared': jnp.square(terms.ratio_BT),
       'clip_fraction': terms.clip_high_BT | terms.clip_low_BT,
       'gated_fraction': tokens.gated_BT,
       'advantage': jnp.where(mask_BT, minibatch.advantage_BT, 0.0),
@@ -282,6 +284,7 @@ def strata_values(table: np.ndarray) -> dict[tuple[str, str], dict[str, float]]:
   """Means by (division, stratum): type, position and length (L19).
 
   Strata without a token are left out. A length is named by its lower bound.
+  `ess_share` is the effective sample size of the stratum's ratios.
   """
   names = [('type', name) for name in token_types.NAMES]
   names += [('position', str(b)) for b in range(POSITIONS)]
@@ -295,4 +298,8 @@ def strata_values(table: np.ndarray) -> dict[tuple[str, str], dict[str, float]]:
           for figure, total in zip(STRATA_FIGURES[1:], row[1:])
       }
       found[name]['count'] = float(count)
+      # (sum w)^2 / (n sum w^2), as over all tokens (O1).
+      squared = found[name].pop('ratio_squared')
+      if squared:
+        found[name]['ess_share'] = found[name]['ratio'] ** 2 / squared
   return found

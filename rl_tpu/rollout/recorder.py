@@ -8,6 +8,7 @@ import numpy as np
 from rl_tpu.records import records
 from rl_tpu.types import support as support_lib
 from rl_tpu.types import termination as term
+from rl_tpu.types import token_types
 
 
 def token_hash(ids: np.ndarray) -> str:
@@ -37,7 +38,7 @@ class _Draft:
       turn_id: int = -1,
       logprob: np.ndarray | None = None,
       version: np.ndarray | None = None,
-      token_type: int = 0,
+      token_type: int | np.ndarray = 0,
   ) -> None:
     count = len(ids)
     self.parts.append({
@@ -134,11 +135,27 @@ class Recorder:
       turn_id: int,
       sampling: records.Sampling,
       support: support_lib.Support | None = None,
+      token_type: np.ndarray | None = None,
       is_summary: bool = False,
   ) -> None:
-    """Appends a reply exactly as sampled, stop token included."""
+    """Appends a reply exactly as sampled, stop token included.
+
+    Args:
+      ids: the reply.
+      logprob: what each token was drawn with.
+      version: of the policy that drew it.
+      turn_id: of the turn.
+      sampling: how it was drawn.
+      support: what could have been drawn; None for the whole vocabulary.
+      token_type: [L] as a parser found them (L19); None is text. Summaries
+        and stop tokens have types of their own.
+      is_summary: the reply is a summary.
+    """
     role = records.SUMMARY if is_summary else records.ACTION
-    name = 'summary' if is_summary else 'text'
+    if is_summary:
+      token_type = token_types.SUMMARY
+    elif token_type is None:
+      token_type = token_types.TEXT
     draft = self._draft
     draft.add(
         ids,
@@ -146,12 +163,11 @@ class Recorder:
         turn_id=turn_id,
         logprob=logprob,
         version=version,
-        token_type=records.TOKEN_TYPES.index(name),
+        token_type=token_type,
     )
     # A stop token that was sampled is an action of type stop (R3).
     if len(ids) and int(ids[-1]) in sampling.stop_ids:
-      stop = records.TOKEN_TYPES.index('stop')
-      draft.parts[-1]['token_type'][-1] = stop
+      draft.parts[-1]['token_type'][-1] = token_types.STOP
     draft.sampling = draft.sampling or sampling
     if support is not None and np.any(support.count != support_lib.WHOLE):
       draft.supports[len(draft.parts) - 1] = support

@@ -17,6 +17,7 @@ from rl_tpu.records import records
 from rl_tpu.rollout import asks
 from rl_tpu.rollout import compaction
 from rl_tpu.rollout import recorder as recorder_lib
+from rl_tpu.rollout import token_typing
 from rl_tpu.sampler import types as sampler_types
 from rl_tpu.text import chat
 from rl_tpu.text import tokenizer as tokenizer_lib
@@ -253,6 +254,7 @@ class Session:
         ),
     )
     completion = yield Sample(request, is_summary)
+    text = self._tokenizer.decode(completion.token)
     self._recorder.sampled(
         completion.token,
         completion.logprob,
@@ -260,9 +262,12 @@ class Session:
         turn_id=self._turns,
         sampling=self._sampling_record(seed),
         support=completion.support,
+        token_type=token_typing.types(
+            completion.token, text, self._tokenizer, self._spec.parse_reply
+        ),
         is_summary=is_summary,
     )
-    self._talk.reply(self._tokenizer.decode(completion.token))
+    self._talk.reply(text)
     self._turns += 1
     self._window_turns += 1
     self._sampled_tokens += len(completion.token)

@@ -154,7 +154,9 @@ class ValidationTest(parameterized.TestCase):
   def test_E4_dr_grpo_needs_the_fixed_length(self):
     base = ('advantage.estimator=dr_grpo', 'group.size=4')
     self.assertStartsWith(self.refusal(*base), 'loss.aggregation=')
-    config = overrides.apply(self.config, [*base, 'loss.aggregation=constant'])
+    config = overrides.apply(
+        self.config, [*base, 'loss.aggregation=constant', 'loss.constant=64']
+    )
     validation.validate(config)
 
   def test_E7_group_min_size_below_two_is_refused(self):

@@ -10,10 +10,10 @@ from rl_tpu.config import schema
 from rl_tpu.learner import optimizers
 
 
-def _step(optimizer, params, state, gradients, weight=1.0):
+def _step(optimizer, params, state, gradients, weight=1.0, **options):
   return jax.jit(
       lambda p, s, g: optimizers.apply_gradients(
-          optimizer, p, s, g, jnp.float32(weight)
+          optimizer, p, s, g, jnp.float32(weight), **options
       )
   )(params, state, gradients)
 
@@ -64,6 +64,38 @@ class OptimizersTest(parameterized.TestCase):
     gradients = {'w': jnp.float32([30.0, 40.0])}
     _, _, report = _step(optimizer, params, optimizer.init(params), gradients)
     self.assertAlmostEqual(float(report.gradient_norm), 50.0, places=4)
+
+  @parameterized.parameters((1.0, True), (60.0, False), (None, False))
+  def test_L21_a_clipped_step_is_reported(self, limit, clipped):
+    config = schema.OptimizerConfig(clip_norm=limit)
+    optimizer = optimizers.make_optimizer(config)
+    params = {'w': jnp.zeros(2)}
+    _, _, report = _step(
+        optimizer, params, optimizer.init(params),
+        {'w': jnp.float32([30.0, 40.0])}, clip_norm=limit,
+    )
+    self.assertEqual(bool(report.clipped), clipped)
+
+  def test_L21_gradient_elements_that_devices_flush_are_counted(self):
+    # The smallest normal float32 is 1.18e-38; 0 itself is none of them.
+    optimizer = optimizers.make_optimizer(schema.OptimizerConfig())
+    params = {'w': jnp.zeros(5), 'b': jnp.zeros(())}
+    gradients = {
+        'w': np.float32([1e-39, -1e-40, 0.0, 1.2e-38, 1.0]),
+        'b': np.float32(1e-45),
+    }
+    _, _, report = _step(optimizer, params, optimizer.init(params), gradients)
+    self.assertEqual(float(report.flushed), 3)
+
+  def test_L18_a_loss_that_is_not_finite_takes_no_step(self):
+    optimizer = optimizers.make_optimizer(schema.OptimizerConfig())
+    params = {'w': jnp.float32([1.0, 2.0])}
+    after, _, report = _step(
+        optimizer, params, optimizer.init(params), {'w': jnp.ones(2)},
+        loss=jnp.float32(np.nan),
+    )
+    self.assertFalse(bool(report.finite))
+    np.testing.assert_array_equal(after['w'], params['w'])
 
   def test_K27b_warm_up_starts_moving_at_the_first_step(self):
     schedule = optimizers.make_schedule(

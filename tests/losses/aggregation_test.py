@@ -1,10 +1,16 @@
 """L8, L9, L10, L11, K11, K12: what a token's loss is divided by."""
 
+import functools
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 from absl.testing import absltest
 from absl.testing import parameterized
 
 from rl_tpu.losses import aggregation
+from rl_tpu.losses import by_id
+from rl_tpu.types import batch as batch_lib
 from tests import golden_io
 from tests.losses import cases
 
@@ -28,6 +34,25 @@ def case_weights(case, mode):
   return weights(
       case.mask_BT, case.segment_BT, case.rollout_BT, case.task_BT, mode,
       case.config['loss_constant'],
+  )
+
+
+@functools.partial(jax.jit, static_argnames='mode')
+def _on_device(mask_BT, segment_BT, origin, constant, *, mode):
+  size = origin.rollout_N.shape[0]
+  count_N = by_id.segment_sum(
+      jnp.ones(mask_BT.shape), mask_BT, segment_BT, size=size
+  )
+  weight_N = aggregation.segment_weights(
+      count_N, origin, mode=mode, constant=constant
+  )
+  return jnp.where(mask_BT, by_id.at_tokens(weight_N, segment_BT), 0.0)
+
+
+def on_device(mask_BT, segment_BT, origin, mode, constant):
+  """The weights from counts by dense id."""
+  return np.asarray(
+      _on_device(mask_BT, segment_BT, origin, constant, mode=mode)
   )
 
 
@@ -61,6 +86,37 @@ class GoldenTest(parameterized.TestCase):
           case.trained(case_weights(case, mode)) * case.per_token('dis')
       )
       golden_io.assert_close(total, case.expected['aggregate'][mode]['dis'])
+
+
+  @parameterized.named_parameters(*CASES)
+  def test_L8_the_device_counts_as_the_host_does(self, case):
+    for mode in aggregation.MODES:
+      want = np.asarray(case.expected['aggregate'][mode]['weights'])
+      found = on_device(
+          case.mask_BT, case.segment_BT, case.origin(), mode,
+          case.config['loss_constant'],
+      )
+      golden_io.assert_close(found.ravel()[: len(want)], want, name=mode)
+
+  @parameterized.named_parameters(*CASES)
+  def test_L10_renormalised_weights(self, case):
+    origin = case.origin()
+    for mode in aggregation.MODES:
+      expected = case.expected['aggregate'][mode]['renormalised']
+      for name, flag in (
+          ('dis', 'dis_keep'), ('ppo_mis', 'mis_keep'),
+          ('ppo_seq_mis', 'seq_mis_keep'),
+      ):
+        keep_BT = case.mask_BT.copy()
+        keep_BT[case.mask_BT] = case.per_token(flag) != 0
+        found = on_device(
+            keep_BT, case.segment_BT, origin, mode,
+            case.config['loss_constant'],
+        )
+        want = np.asarray(expected[name]['weights'])
+        golden_io.assert_close(
+            found.ravel()[: len(want)], want, name=f'{mode} {name}'
+        )
 
 
 class WeightsTest(parameterized.TestCase):
@@ -156,9 +212,21 @@ class WeightsTest(parameterized.TestCase):
     sparse = weights(mask, 3 * segment, 3 * rollout, 3 * task, mode, 7.0)
     np.testing.assert_allclose(sparse, whole, rtol=1e-6)
 
+  @parameterized.parameters(*aggregation.MODES)
+  def test_L9_L10_all_gated_gives_0_on_the_device(self, mode):
+    origin = batch_lib.Origin(
+        rollout_N=jnp.asarray([0, 1, -1]), task_R=jnp.asarray([0, 0, -1])
+    )
+    found = aggregation.segment_weights(
+        jnp.zeros(3), origin, mode=mode, constant=4.0
+    )
+    np.testing.assert_array_equal(found, np.zeros(3))
+
   def test_unknown_mode_is_refused(self):
     with self.assertRaisesRegex(ValueError, "loss.aggregation.*'mean'"):
       weights([1], [0], [0], [0], 'mean')
+    with self.assertRaisesRegex(ValueError, "loss.aggregation.*'mean'"):
+      aggregation.segment_weights(jnp.zeros(1), None, mode='mean')
 
 
 if __name__ == '__main__':

@@ -61,6 +61,15 @@ class Case:
     """Indices of the mask 1 tokens in the file."""
     return np.flatnonzero(self.mask_BT)
 
+  def origin(self) -> batch_lib.Origin:
+    """Rollout of every segment and task of every rollout, as tables."""
+    size = 16
+    rollout_N, task_R = (np.full(size, -1, np.int32) for _ in range(2))
+    used = self.segment_BT >= 0
+    rollout_N[self.segment_BT[used]] = self.rollout_BT[used]
+    task_R[self.rollout_BT[used]] = self.task_BT[used]
+    return batch_lib.Origin(rollout_N=rollout_N, task_R=task_R)
+
   def minibatch(self, weight_BT: np.ndarray) -> batch_lib.Minibatch:
     """What the objective reads, with one weight for actor and critic."""
     nothing = np.zeros((ROWS, LENGTH), np.int32)

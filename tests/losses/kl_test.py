@@ -6,7 +6,9 @@ import numpy as np
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from rl_tpu.config import schema
 from rl_tpu.losses import kl
+from rl_tpu.types import token_types
 from tests import golden_io
 from tests.losses import cases
 
@@ -168,6 +170,30 @@ class KlTest(parameterized.TestCase):
         jnp.asarray([[-2.0]]), jnp.asarray([[-1.2]])
     )
     np.testing.assert_array_equal(np.asarray(gradients).ravel(), 0.0)
+
+  @parameterized.parameters(
+      (0, 0.1), (10, 0.1), (20, 0.2), (30, 0.3), (31, 0.02), (1000, 0.02)
+  )
+  def test_L6_schedule_by_stage(self, update, expected):
+    # Constant up to 10, a line to 30, and from there another stage.
+    points = ((10, 0.1), (30, 0.3), (30, 0.3), (31, 0.02))
+    self.assertAlmostEqual(kl.scheduled(points, update), expected, places=9)
+
+  def test_L6_of_two_points_at_one_update_the_later_holds(self):
+    points = ((0, 0.4), (5, 0.4), (5, 0.0))
+    self.assertEqual(
+        [kl.scheduled(points, n) for n in (0, 4, 5, 6)], [0.4, 0.4, 0.0, 0.0]
+    )
+    self.assertEqual(kl.scheduled(0.25, 7), 0.25)
+
+  def test_L6_coefficients_by_token_type(self):
+    settings = schema.KlConfig(
+        'loss', coef=((0, 0.0), (4, 0.4)), by_type={'stop': 0.5, 'summary': 0}
+    )
+    found = dict(zip(token_types.NAMES, kl.coefficients(settings, 2)))
+    self.assertAlmostEqual(found['text'], 0.2, places=6)
+    self.assertAlmostEqual(found['stop'], 0.1, places=6)
+    self.assertEqual(found['summary'], 0.0)
 
   def test_unknown_estimator_is_refused(self):
     with self.assertRaisesRegex(ValueError, "kl.estimator.*'k4'"):

@@ -10,10 +10,12 @@ from absl.testing import parameterized
 
 from rl_tpu.config import schema
 from rl_tpu.losses import aggregation
+from rl_tpu.losses import kl as kl_lib
 from rl_tpu.losses import objective
 from rl_tpu.losses import statistics
 from rl_tpu.sharding import mesh as mesh_lib
 from rl_tpu.types import batch as batch_lib
+from rl_tpu.types import token_types
 from tests import golden_io
 from tests.losses import cases
 
@@ -61,6 +63,28 @@ def critic(value_BT, minibatch, value_clip):
 
   (total, stats), gradient_BT = jax.value_and_grad(loss, has_aux=True)(value_BT)
   return total, stats, gradient_BT
+
+
+@functools.partial(jax.jit, static_argnames='name')
+def corrected(logp_BT, minibatch, bounds, *, name):
+  """Loss, effective share and gradient of one of the file's totals."""
+  kind = name.removeprefix('ppo_')
+  is_dis = name == 'dis'
+  settings = objective.Settings(
+      policy=schema.PolicyConfig(
+          'dis' if is_dis else 'ppo_clip', 'decoupled',
+          'none' if is_dis else kind, *bounds['window'],
+      ),
+      clip=schema.ClipConfig(*bounds['clip']),
+      dis=schema.DisConfig(*bounds['dis']),
+  )
+
+  def loss(logp_BT):
+    zero_BT = jnp.zeros_like(logp_BT)
+    return objective.actor_terms(logp_BT, zero_BT, minibatch, settings=settings)
+
+  (total, stats), gradient_BT = jax.value_and_grad(loss, has_aux=True)(logp_BT)
+  return total, stats['effective_share'], gradient_BT
 
 
 def weights_of(case, mode):
@@ -150,6 +174,42 @@ class GoldenTest(parameterized.TestCase):
             stats['kl_loss'].total, 0.5 * expected[name], name=f'{mode} {name}'
         )
         golden_io.assert_close(total, expected['dual'] + 0.5 * expected[name])
+
+  @parameterized.named_parameters(*CASES)
+  def test_L10_L13_L14_totals_with_corrections_and_gates(self, case):
+    keep_BT = np.ones(case.mask_BT.shape, np.float32)
+    keep_BT[case.mask_BT] = case.per_token('seq_mis_keep')
+    bounds = {
+        'clip': bounds_of(case),
+        'window': (case.config['is_low'], case.config['is_high']),
+        'dis': (case.config['dis_low'], case.config['dis_high']),
+    }
+    for mode in aggregation.MODES:
+      weight_BT = weights_of(case, mode)
+      minibatch = case.minibatch(weight_BT)
+      for name in ('ppo_tis', 'ppo_icepop', 'ppo_mis', 'ppo_seq_mis', 'dis'):
+        if name == 'ppo_seq_mis':
+          minibatch = minibatch._replace(
+              plan=batch_lib.Plan(correction_BT=keep_BT)
+          )
+        else:
+          minibatch = minibatch._replace(plan=None)
+        loss, share, gradient_BT = corrected(
+            case['logp'], minibatch, bounds, name=name
+        )
+        expected = case.expected['aggregate'][mode][name]
+        golden_io.assert_close(loss, expected, name=f'{mode} {name}')
+        if name in ('ppo_tis', 'dis'):
+          golden_io.assert_close(
+              case.trained(gradient_BT),
+              case.trained(weight_BT) * case.per_token(f'{name}_grad'),
+              name=f'{mode} {name}',
+          )
+      # The last one was dis.
+      if mode == 'token':
+        golden_io.assert_close(
+            share.mean, case.expected['metrics']['effective_share_dis']
+        )
 
   @parameterized.named_parameters(*CASES)
   def test_L4_totals_of_the_critic(self, case):
@@ -292,6 +352,75 @@ class ActorTest(parameterized.TestCase):
     self.assertAlmostEqual(float(total), -0.1, places=6)
     np.testing.assert_allclose(slope_BT, [[-0.025, -0.05, 0.0]], rtol=1e-6)
     self.assertAlmostEqual(float(stats['entropy'].mean), 1.5, places=6)
+
+  def test_L5_entropy_bonus_by_token_type(self):
+    # Coefficients .1, but .5 for tool names: -(.25 * .1 * 2 + .5 * .5 * 1).
+    minibatch = minibatch_of([[0.25, 0.5, 0.25]], [[0.0] * 3])
+    minibatch = minibatch._replace(
+        strata=batch_lib.Strata(
+            type_BT=np.asarray(
+                [[0, token_types.NAMES.index('tool_name'), 0]], np.int32
+            ),
+            position_BT=np.zeros((1, 3), np.int32),
+            length_BT=np.zeros((1, 3), np.int32),
+        )
+    )
+    settings = objective.Settings(
+        loss=schema.LossConfig(
+            entropy_coef=0.1, entropy_by_type={'tool_name': 0.5}
+        )
+    )
+    slope = jax.grad(
+        lambda entropy_BT: objective.actor_terms(
+            jnp.zeros((1, 3)), entropy_BT, minibatch, settings=settings
+        )[0]
+    )(jnp.asarray([[2.0, 1.0, 0.0]]))
+    np.testing.assert_allclose(slope, [[-0.025, -0.25, -0.025]], rtol=1e-6)
+
+  def test_L6_kl_coefficient_is_an_argument_by_token_type(self):
+    minibatch = minibatch_of([[0.5, 0.5]], [[0.0, 0.0]])
+    minibatch = minibatch._replace(
+        strata=batch_lib.Strata(
+            type_BT=np.asarray([[0, token_types.STOP]], np.int32),
+            position_BT=np.zeros((1, 2), np.int32),
+            length_BT=np.zeros((1, 2), np.int32),
+        )
+    )
+    kl = schema.KlConfig(
+        'loss', 'k2', ((0, 1.0), (10, 3.0)), by_type={'stop': 0.5}
+    )
+    total = jax.jit(
+        lambda logp_BT, minibatch: objective.actor_terms(
+            logp_BT, jnp.zeros((1, 2)), minibatch,
+            settings=objective.Settings(kl=kl),
+        )[0]
+    )
+    logp_BT = jnp.asarray([[0.2, 0.4]])
+    # k2 = .02 and .08, weights .5; the stop token counts half.
+    for update, coef in ((0, 1.0), (5, 2.0), (99, 3.0)):
+      coef_Y = jnp.asarray(kl_lib.coefficients(kl, update))
+      found = total(logp_BT, minibatch._replace(kl_coef_Y=coef_Y))
+      self.assertAlmostEqual(float(found), coef * (0.01 + 0.02), places=6)
+    # One program for all of them.
+    self.assertEqual(total._cache_size(), 1)
+
+  @parameterized.parameters('gspo', 'seq_mis')
+  def test_L20_a_two_pass_objective_needs_its_plan(self, name):
+    policy = schema.PolicyConfig(loss='gspo')
+    if name == 'seq_mis':
+      policy = schema.PolicyConfig(correction='seq_mis')
+    with self.assertRaisesRegex(ValueError, f"'{name}'.*L20"):
+      objective.actor_terms(
+          jnp.zeros((1, 1)), jnp.zeros((1, 1)), minibatch_of([[1.0]], [[1.0]]),
+          settings=objective.Settings(policy=policy),
+      )
+
+  def test_unknown_loss_is_refused(self):
+    with self.assertRaisesRegex(ValueError, "policy.loss.*'ppo'"):
+      objective.actor_terms(
+          jnp.zeros((1, 1)), jnp.zeros((1, 1)), minibatch_of([[1.0]], [[1.0]]),
+          settings=objective.Settings(policy=schema.PolicyConfig(loss='ppo')),
+      )
 
   def test_L7_reference_and_baseline_are_different_objects(self):
     # Ratio against the base only; KL against the reference only.

@@ -60,6 +60,19 @@ class RecorderTest(absltest.TestCase):
     self.assertEqual(kinds[3:5], ['text', 'stop'])
     self.assertEqual(kinds[8:], ['summary', 'summary', 'stop'])
 
+  def test_L19_types_of_a_parser_are_kept_and_the_stop_has_its_own(self):
+    made = recorder.Recorder('r', 'env@1', {})
+    made.open(_ids(1))
+    types = np.int32([2, 4, 1])
+    _sampled(made, [4, 5, 9], 0, token_type=types)
+    _sampled(made, [4, 9], 1, token_type=types[:2], is_summary=True)
+    segment, = made.close(term.Termination.POLICY_STOP)
+    kinds = [records.TOKEN_TYPES[k] for k in segment.token_type[1:]]
+    self.assertEqual(
+        kinds, ['tool_name', 'arg_value', 'stop', 'summary', 'stop']
+    )
+    np.testing.assert_array_equal(types, [2, 4, 1])
+
   def test_R2_offsets_and_state_references_join_the_segments(self):
     self.assertEqual(self.second.global_token_offset, 11)
     self.assertEqual(self.second.action_offset, 5)

@@ -124,6 +124,24 @@ class SessionTest(parameterized.TestCase):
         segment.token[segment.is_action], np.tile(letters.encode(' ok\n'), 3)
     )
 
+  def test_L19_the_parser_of_the_environment_sets_the_types(self):
+    # Of ' ok\n' the first letter is structure and the word a tool's name.
+    self.spec = dataclasses.replace(
+        self.spec,
+        parse_reply=lambda text: [(0, 1, 'structure'), (1, 3, 'tool_name')],
+    )
+    (rollout,), _ = self._run([{'turns': 12}])
+    first = rollout.segments[0]
+    of_role = lambda role: [
+        records.TOKEN_TYPES[k] for k in first.token_type[first.role == role]
+    ]
+    self.assertEqual(
+        of_role('A')[:4], ['structure', 'tool_name', 'tool_name', 'stop']
+    )
+    # Whatever a parser says of it, a summary is one; off the actions is text.
+    self.assertEqual(of_role('S'), ['summary'] * 4 + ['stop'])
+    self.assertEqual(set(of_role('C') + of_role('O')), {'text'})
+
   def test_R7_K24_the_next_window_opens_on_the_summary_alone(self):
     (rollout,), _ = self._run([{'turns': 12}])
     first, second = rollout.segments[:2]

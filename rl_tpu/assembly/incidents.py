@@ -1,0 +1,75 @@
+"""Which rollouts something happened to: a line of JSON an incident (L18)."""
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from absl import logging
+
+from rl_tpu.assembly import update_figures
+from rl_tpu.learner import report as report_lib
+from rl_tpu.metrics import alarms as alarms_lib
+from rl_tpu.rollout import batching
+
+FILE = 'incidents.jsonl'
+
+
+def record(
+    workdir: str,
+    step: int,
+    report: report_lib.Report,
+    batch: batching.Batch,
+) -> None:
+  """Writes skipped steps and tokens over a limit to `incidents.jsonl`.
+
+  A skipped step is an error in the log too: its minibatch is named in the
+  file, with the ids of tasks, rollouts and segments.
+  """
+  lines = []
+  for found in update_figures.nonfinite(report, batch):
+    lines.append({'update': step, 'kind': 'nonfinite', **found})
+    ids = [r['rollout_id'] for r in found['rollouts']]
+    logging.error(
+        'update %d: loss or gradient of the %s is not finite in minibatch %d;'
+        ' the step was skipped. Rollouts: %s',
+        step, found['network'], found['minibatch'], ' '.join(ids),
+    )
+  over = update_figures.over_limit(report, batch)
+  if over:
+    lines.append({'update': step, 'kind': 'over_limit', 'tokens': over})
+  _append(workdir, lines)
+
+
+def alarm(
+    workdir: str,
+    step: int,
+    alarms: Sequence[alarms_lib.Alarm],
+    batch: batching.Batch,
+) -> None:
+  """Warns of alarms and writes them with the ids of the batch (C13)."""
+  ids = [r.rollout_id for r in batch.rollouts]
+  for found in alarms:
+    logging.warning(
+        'update %d: %s Rollouts: %s', step, found.message, ' '.join(ids)
+    )
+  _append(
+      workdir,
+      [
+          {
+              'update': step,
+              'kind': 'alarm',
+              'name': found.name,
+              'message': found.message,
+              'rollouts': ids,
+          }
+          for found in alarms
+      ],
+  )
+
+
+def _append(workdir: str, lines: Sequence[Mapping[str, Any]]) -> None:
+  if not lines:
+    return
+  with open(os.path.join(workdir, FILE), 'a', encoding='utf-8') as file:
+    file.writelines(json.dumps(line) + '\n' for line in lines)
