@@ -116,7 +116,7 @@ class ArithmeticTasks(Sequence):
     problems = task.payload['problems']
     if all(_num_terms(p) == MIN_TERMS for p in problems):
       return None
-    pool = [p for p in self._pool if _num_terms(p) == MIN_TERMS]
+    pool = _short_problems(self._split)
     if len(pool) < len(problems):
       return None
     rng = np.random.default_rng(int(hashing.of_text(task.task_id), 16))
@@ -136,6 +136,12 @@ def _task(problems: list[dict[str, Any]], *, seed: int) -> records.Task:
 
 def _num_terms(problem: dict[str, Any]) -> int:
   return len(_NUMBER.findall(problem['expression']))
+
+
+@functools.cache
+def _short_problems(split: str) -> tuple[dict[str, Any], ...]:
+  """The problems of a split with the fewest terms."""
+  return tuple(p for p in problem_pool(split) if _num_terms(p) == MIN_TERMS)
 
 
 @functools.cache
