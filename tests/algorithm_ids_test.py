@@ -20,10 +20,6 @@ _SELECTION = 'waits for selection by independent environments'
 
 # An id without a test -> why.
 PENDING = {
-    'C2': _BUILT_NOW,
-    'C6': _BUILT_NOW,
-    'C12': _BUILT_NOW,
-    'C14': _BUILT_NOW,
     'O8': _RESUME,
     'O9': _RESUME,
     'O10': 'waits for offloading to host memory',
@@ -163,7 +159,7 @@ class ScanTest(absltest.TestCase):
     self.assertLen(found['L8'], 1)
 
   def test_an_index_that_does_not_add_up_is_refused(self):
-    text = '## Index of ids\n\n| a | ids | n |\n|---|---|---|\n| 0 | V0, V1 | 3 |\n'
+    text = '## Index of ids\n\n| section | ids | n |\n| 0 | V0, V1 | 3 |\n'
     with self.assertRaisesRegex(ValueError, 'section 0 counts 3'):
       algorithm_ids.index(text)
 

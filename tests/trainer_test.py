@@ -101,6 +101,23 @@ class TrainerTest(absltest.TestCase):
     for line in trained:
       self.assertLess(line['policy/behaviour_gap_max'], 1e-4)
 
+  def test_C1_the_actor_is_frozen_during_the_warm_up(self):
+    shown = [
+        l['critic/warm_up'] for l in lines(self.whole) if 'critic/warm_up' in l
+    ]
+    self.assertEqual(shown, [1.0, 0.0, 0.0, 0.0])
+    events = b''.join(
+        path.read_bytes() for path in pathlib.Path(self.whole, 'tb').iterdir()
+    )
+    self.assertIn(b"the actor's parameters did not change (hash ", events)
+
+  def test_O1_C2_batches_are_of_the_version_that_is_trained(self):
+    for line in lines(self.whole):
+      if 'reward/success' in line:
+        self.assertEqual(line['policy/version_gap_max'], 0.0)
+        self.assertIn('slice/bias_by_gap/0', line)
+        self.assertGreaterEqual(line['rollout/queue_wait_mean'], 0.0)
+
   def test_steps_after_the_first_compile_nothing_new(self):
     compiled = [
         l['perf/compilations'] for l in lines(self.whole) if l['step'] == 4

@@ -67,14 +67,21 @@ def _trainer(params, config, ids, dtype, temperature) -> np.ndarray:
       behaviour_logp_BT=np.zeros((1, padded), np.float32),
   )
   rows = jax.tree.map(jnp.asarray, rows)
-  logp_BT = _logp(params, rows, config, dtype, temperature)
+  logp_BT = trainer_logp(params, rows, config, dtype, temperature)
   return np.asarray(logp_BT)[0, 1:length]
 
 
 @functools.partial(
     jax.jit, static_argnames=('config', 'dtype', 'temperature')
 )
-def _logp(params, rows, config, dtype, temperature) -> jax.Array:
+def trainer_logp(
+    params: decoder.Params,
+    rows: batch_lib.Rows,
+    config: config_lib.DecoderConfig,
+    dtype: str,
+    temperature: float,
+) -> jax.Array:
+  """logp_BT by the training forward pass, as in `actor`."""
   return actor.logp_and_entropy(
       params, config, rows, temperature=temperature, dtype=dtype
   )[0]

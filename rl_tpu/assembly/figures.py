@@ -12,6 +12,7 @@ from rich import console as console_lib
 from rich import progress as progress_lib
 
 from rl_tpu.advantages import normalise
+from rl_tpu.assembly import update_figures
 from rl_tpu.config import schema
 from rl_tpu.evaluation import evaluate as evaluate_lib
 from rl_tpu.learner import report as report_lib
@@ -60,37 +61,6 @@ class History:
     return {'held_out_explained_variance': self.pooled()}
 
 
-def critic_table(
-    batch: batching.Batch, scored: update_lib.Scored
-) -> tuple[diagnostics.CriticTable, np.ndarray]:
-  """All critic tokens of the batch, and which belong to held-out tasks.
-
-  Held-out rollouts (C7) are in the table and in no critic update.
-  """
-  joins = batch.segments.joins
-  mask_BT = np.asarray(joins.critic_mask_BT)
-  place = np.flatnonzero(mask_BT)
-  rollout = np.asarray(joins.rollout_BT).reshape(-1)[place]
-  order = np.lexsort((batch.time_BT.reshape(-1)[place], rollout))
-  place, rollout = place[order], rollout[order]
-  counts = np.bincount(rollout, minlength=len(batch.rollouts))
-  starts = np.concatenate([[0], np.cumsum(counts)[:-1]])
-  column = lambda values: np.asarray(values, object)[rollout]
-  rollouts = batch.rollouts
-  table = diagnostics.CriticTable(
-      value=scored.value_BT.reshape(-1)[place],
-      target=np.asarray(scored.estimates.return_BT).reshape(-1)[place],
-      rollout=column([r.rollout_id for r in rollouts]).astype(str),
-      action_index=np.arange(len(place)) - starts[rollout],
-      length=counts[rollout],
-      bootstrapped=np.asarray(joins.bootstrap_R)[rollout],
-      termination=column([r.termination.value for r in rollouts]).astype(str),
-      source=column([r.source for r in rollouts]).astype(str),
-      family=column([r.task_family for r in rollouts]).astype(str),
-  )
-  return table, np.asarray(batch.held_out_R)[rollout]
-
-
 def training(
     admitted: Sequence[summary.Judged],
     discarded: Sequence[records.Rollout],
@@ -100,27 +70,12 @@ def training(
     report: report_lib.Report,
     history: History,
 ) -> dict[str, float | None]:
-  """All figures of an update except speed and ledger."""
+  """All figures of an update except critic, age, speed and ledger."""
   values: dict[str, float | None] = {}
   values |= summary.reward_figures(admitted, discarded)
   values |= summary.rollout_figures(admitted, discarded)
-  values |= _critic(batch, scored, history)
   values |= _advantages(batch, scored, advantage_BT)
-  values |= _updates(report, history)
-  return values
-
-
-def _critic(batch, scored, history) -> dict[str, float | None]:
-  table, held_out = critic_table(batch, scored)
-  values = diagnostics.critic_figures(table.where(~held_out))
-  outside = table.where(held_out)
-  for name, value in diagnostics.critic_figures(outside).items():
-    values[name.replace('critic/', 'critic/holdout/', 1)] = value
-  ended = outside.where(~np.asarray(outside.bootstrapped, bool))
-  history.held_out.append((ended.target, ended.value))
-  values['critic/holdout/explained_variance_pooled'] = history.pooled()
-  if len(table):
-    values['critic/value_mean'] = float(np.mean(table.value))
+  values |= update_figures.figures(report, batch, history.count)
   return values
 
 
@@ -135,58 +90,6 @@ def _advantages(batch, scored, advantage_BT) -> dict[str, float | None]:
   included = int(np.asarray(joins.included_R).sum())
   if included:
     values['reward/total'] = float(rewards_BT.sum()) / included
-  cut_BT = batch.at_cut_BT & np.asarray(joins.transition_mask_BT)
-  if cut_BT.any():
-    delta = np.asarray(scored.estimates.delta_BT)[cut_BT]
-    values['critic/delta_cut'] = float(delta.mean())
-  return values
-
-
-# The objective's statistics under the names of the dashboard.
-_ACTOR_TAGS = {
-    'loss': 'loss/total',
-    'entropy': 'policy/entropy',
-    'approx_kl_k1': 'policy/approx_kl_k1',
-    'approx_kl_k3': 'policy/approx_kl_k3',
-    'reference_kl_k1': 'policy/kl_reference_k1',
-    'reference_kl_k3': 'policy/kl_reference_k3',
-    'clip_high': 'policy/clip_high',
-    'clip_low': 'policy/clip_low',
-    'dual_clip': 'policy/clip_dual',
-    'ratio_max': 'policy/ratio_max',
-    'ratio_saturated_count': 'policy/ratio_saturated',
-    'grad_norm': 'policy/grad_norm',
-}
-_FIRST_TAGS = {
-    'approx_kl_k1': 'policy/kl_behaviour_k1',
-    'approx_kl_k3': 'policy/kl_behaviour_k3',
-    'behaviour_gap_max': 'policy/behaviour_gap_max',
-    'behaviour_gap_abs': 'policy/behaviour_gap_mean',
-}
-_CRITIC_TAGS = {
-    'loss': 'loss/value',
-    'clip_fraction': 'critic/clip_fraction',
-    'grad_norm': 'critic/grad_norm',
-}
-
-
-def _updates(report, history) -> dict[str, float | None]:
-  values = {}
-  for numbers, tags in (
-      (report.actor, _ACTOR_TAGS),
-      (report.first, _FIRST_TAGS),
-      (report.critic, _CRITIC_TAGS),
-  ):
-    for name, tag in tags.items():
-      if name in numbers:
-        values[tag] = numbers[name]
-  for network, tag in (('actor', 'policy'), ('critic', 'critic')):
-    skipped = len(report.skipped[network])
-    history.count(f'{network}_steps_skipped', skipped)
-    values[f'{tag}/steps_skipped'] = skipped
-  history.count('steps_empty', report.empty)
-  history.count('ratio_saturated', report.actor.get('ratio_saturated_count', 0.0))
-  values['policy/steps_empty'] = report.empty
   return values
 
 
@@ -320,18 +223,6 @@ def estimate_lines(
   }
 
 
-def warn(step: int, report: report_lib.Report, batch: batching.Batch) -> None:
-  """Names the rollouts of a minibatch whose gradient was not finite (L18)."""
-  for network, parts in report.skipped.items():
-    for part in parts:
-      ids = [r.rollout_id for r in batch.minibatch_rollouts(part)]
-      logging.error(
-          'update %d: the %s gradient of minibatch %d is not finite; the step'
-          ' was skipped. Rollouts: %s',
-          step, network, part, ' '.join(ids),
-      )
-
-
 def advantage_scale(
     advantage: schema.AdvantageConfig, running: normalise.Running
 ) -> dict[str, float]:
@@ -379,6 +270,10 @@ class Progress:
   def on_rollout(self, ended: int, total: int) -> None:
     """Moves the bar."""
     self._bar.update(self._task, completed=ended, total=total)
+
+  def note(self, text: str) -> None:
+    """Prints a line."""
+    self._console.print(text, highlight=False, soft_wrap=True)
 
   def on_resume(self, step: int) -> None:
     """Says where the run is taken up."""

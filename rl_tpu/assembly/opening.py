@@ -6,10 +6,13 @@ from collections.abc import Iterator
 
 import jax
 
+from rl_tpu.assembly import aligning
+from rl_tpu.assembly import critic_figures
 from rl_tpu.assembly import figures
 from rl_tpu.assembly import gathering
 from rl_tpu.assembly import parts
 from rl_tpu.assembly import run as run_lib
+from rl_tpu.assembly import warm_up
 from rl_tpu.checkpointing import store as store_lib
 from rl_tpu.config import loading
 from rl_tpu.config import schema
@@ -41,6 +44,15 @@ def open_run(
     run = _build(config, workdir, used, policy, learner, sampler, world, compiles)
     stack.callback(run.checkpoints.close)
     stack.callback(run.writer.close)
+    # Before any update, and outside of every phase: no training time.
+    aligned = aligning.check(
+        config,
+        policy.decoder,
+        params=run.state.policy_params,
+        weights=sampler.weights,
+    )
+    if aligned is not None:
+      run.writer.scalars(run.update_index, aligned.tags())
     stack.enter_context(run.progress)
     yield run
 
@@ -86,6 +98,8 @@ def _build(config, workdir, used, policy, learner, sampler, world, compiles):
       progress=figures.Progress(),
       reference_id=config.model.path,
       compiles=compiles,
+      watch=critic_figures.CriticWatch(config),
+      warm_up=warm_up.WarmUp(config.critic),
   )
   run.restore()
   run.writer = writers.open_run(

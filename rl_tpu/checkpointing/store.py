@@ -21,6 +21,8 @@ HOST_KEYS = (
     'ledger',
     'reward_statistics',
     'overflow',
+    'warm_up',
+    'alarms',
     'queue',
 )
 

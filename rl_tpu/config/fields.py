@@ -67,6 +67,8 @@ def nearest(wrong: str, names: Sequence[str]) -> str:
   depth = wrong.count('.') + 1
 
   def likeness(name: str) -> float:
+    if depth == 1:
+      return _likeness(wrong, name)
     section = '.'.join(name.split('.')[:depth])
     found = max(_likeness(wrong, name), 0.95 * _likeness(wrong, section))
     # A word of one or two letters is like too much.

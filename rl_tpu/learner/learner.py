@@ -125,13 +125,16 @@ class Learner:
         )
     shardings = self.param_shardings(params)
     params = jax.device_put(params, shardings)
-    # Moments lie where their parameters do; counters are replicated.
+    # Moments lie where their parameters do; counters are replicated. A frozen
+    # parameter has no moments (C10).
+    is_frozen = lambda leaf: isinstance(leaf, optax.MaskedNode)
     places = optax.tree_utils.tree_map_params(
         optimizer,
-        lambda _, sharding: sharding,
+        lambda leaf, sharding: leaf if is_frozen(leaf) else sharding,
         jax.eval_shape(optimizer.init, params),
         shardings,
         transform_non_params=lambda _: self._whole,
+        is_leaf=is_frozen,
     )
     opt_state = jax.jit(optimizer.init, out_shardings=places)(params)
     return state_lib.Trainable(params, opt_state)

@@ -28,6 +28,11 @@ class CriticTable:
     termination: [n] kinds of the rollouts' ends.
     source: [n] task sources.
     family: [n] task families.
+    advantage: [n] A_j before normalisation; None where it is not known, like
+      the following.
+    delta: [n] TD residuals.
+    gap: [n] current policy version less the one that sampled the token (C2).
+    at_cut: [n] bool: the last action before another segment.
   """
 
   value: np.ndarray
@@ -39,14 +44,23 @@ class CriticTable:
   termination: np.ndarray
   source: np.ndarray
   family: np.ndarray
+  advantage: np.ndarray | None = None
+  delta: np.ndarray | None = None
+  gap: np.ndarray | None = None
+  at_cut: np.ndarray | None = None
 
   def __len__(self) -> int:
     return len(self.value)
 
   def where(self, keep: np.ndarray) -> 'CriticTable':
     """The rows in which `keep` is True."""
-    columns = dataclasses.asdict(self)
-    return CriticTable(**{n: np.asarray(c)[keep] for n, c in columns.items()})
+    columns = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+    return CriticTable(
+        **{
+            name: None if column is None else np.asarray(column)[keep]
+            for name, column in columns.items()
+        }
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -213,8 +227,9 @@ def absolute_position(table: CriticTable) -> np.ndarray:
 
 
 def critic_figures(table: CriticTable) -> dict[str, float | None]:
-  """C3 to C5 of one set of tokens, as the tags of `metrics.tags`."""
-  scored = table.where(~np.asarray(table.bootstrapped, bool))
+  """C3 and C5 of one set of tokens, bias and MSE, as tags."""
+  bootstrapped = np.asarray(table.bootstrapped, bool)
+  scored = table.where(~bootstrapped)
   whole = errors(table)
   curve = calibration(table)
   figures: dict[str, float | None] = {
@@ -231,12 +246,11 @@ def critic_figures(table: CriticTable) -> dict[str, float | None]:
       'critic/mse': whole.mse if whole else None,
       'critic/ece': curve.ece,
       'critic/ece_rollout': curve.ece_rollout,
+      # Targets of bootstrapped ends contain V_N: shown apart (C5).
+      'critic/ece_scored': calibration(scored).ece,
+      'critic/ece_bootstrapped': calibration(table.where(bootstrapped)).ece,
       'critic/anchored_share': len(scored) / len(table) if whole else None,
   }
-  by_position = errors_by(table, relative_position(table))
-  for bucket, found in by_position.items():
-    figures[f'critic/bias_position/{bucket}'] = found.bias
-    figures[f'critic/mse_position/{bucket}'] = found.mse
   return figures
 
 

@@ -8,6 +8,8 @@ the table, so that a renamed figure does not leave its chart empty.
 import re
 from collections.abc import Iterable
 
+from rl_tpu.metrics import critic_tags
+
 TAGS: dict[str, str] = {
     'reward/success': 'share solved of the rollouts whose score is used (A6)',
     'reward/success_truncated_as_failure': (
@@ -42,7 +44,15 @@ TAGS: dict[str, str] = {
     ),
     'reward/verifier_variance/{version}': 'variance of one score (D8)',
     'policy/entropy': 'mean exact entropy of the actor at its action tokens',
-    'policy/entropy/{token_type}': 'the same at tokens of one type (L19)',
+    'policy/type/{token_type}/{figure}': (
+        'a figure of the actor at tokens of one type (L19)'
+    ),
+    'policy/position/{bucket}/{figure}': (
+        'the same by tenth of the rollout (L19)'
+    ),
+    'policy/length/{actions}/{figure}': (
+        'the same by actions of the rollout, from this power of two (L19)'
+    ),
     'policy/kl_behaviour_k1': 'k1 of mu to pi at the first minibatch (O4)',
     'policy/kl_behaviour_k3': 'k3 of the same',
     'policy/behaviour_gap_max': (
@@ -57,7 +67,23 @@ TAGS: dict[str, str] = {
     'policy/clip_low': 'share clipped where it is negative (L2)',
     'policy/clip_dual': 'share where the dual clip bounds the loss (L3)',
     'policy/ratio_max': 'largest ratio pi / pi_base',
+    'policy/ratio_p50': 'median of the ratio (L19)',
     'policy/ratio_p99': '99th percentile of the ratio',
+    'policy/ratio_advantage': 'mean ratio * advantage (L14)',
+    'policy/gated': 'share of tokens whose term a gate drops (L10)',
+    'policy/effective_share': 'weight of the tokens that no gate drops (L10)',
+    'policy/ess_share': 'effective sample size of the ratios (O1)',
+    'policy/over_limit/{quantity}': 'tokens above a limit of L18',
+    'policy/proxy_source/{source}': (
+        'proxy: sum of |weight * d loss / d logp| over a source (L18)'
+    ),
+    'policy/grad_norm_source/{source}': (
+        "gradient norm of a source's tokens alone (L18)"
+    ),
+    'policy/kl_reference_k1_family/{family}': (
+        'policy/kl_reference_k1 of one task family (L6)'
+    ),
+    'policy/kl_reference_k3_family/{family}': 'the same by k3',
     'policy/ratio_saturated': 'tokens whose log ratio left [-20, 20] (L21)',
     'policy/grad_norm': "norm of the actor's gradient, before clipping",
     'policy/learning_rate': "the actor's rate",
@@ -74,15 +100,12 @@ TAGS: dict[str, str] = {
     'critic/ece': 'calibration error over equal-count bins (C5)',
     'critic/ece_rollout': 'the same, every rollout alike',
     'critic/anchored_share': 'share of target tokens without V_N (T12)',
-    'critic/bias_position/{bucket}': 'critic/bias by tenth of the rollout (C4)',
-    'critic/mse_position/{bucket}': 'critic/mse by tenth of the rollout (C4)',
     'critic/holdout/{figure}': 'a critic figure over held-out tasks (C7)',
     'critic/clip_fraction': 'share of tokens whose value step is clipped (L4)',
     'critic/grad_norm': "norm of the critic's gradient, before clipping",
     'critic/learning_rate': "the critic's rate",
     'critic/steps_skipped': 'critic steps whose gradient was not finite (L18)',
     'critic/value_mean': 'mean V over critic tokens',
-    'critic/delta_cut': 'mean TD residual at cuts alone (C4)',
     'critic/value_start_solved': 'mean V at the start of solved rollouts',
     'critic/value_start_failed': 'mean V at the start of the others',
     'adv/mean': 'mean advantage before normalisation (G18)',
@@ -163,6 +186,9 @@ TAGS: dict[str, str] = {
     'loss/value': 'value term (L4)',
     'loss/entropy': 'entropy bonus',
     'loss/kl': 'KL term',
+    'loss/policy_family/{family}': (
+        'mean policy term of one task family, without weights (L12)'
+    ),
     'loss/policy_tokens': "tokens in the policy loss's denominator",
     'loss/critic_tokens': "tokens in the value loss's denominator",
     'loss/longest_share': 'weight of the longest tenth of the rollouts',
@@ -180,6 +206,9 @@ TAGS: dict[str, str] = {
     'perf/prefill_waste': 'padded share of the prefill tokens',
     'perf/sampled_tokens_total': 'sampled tokens of the run so far',
     'perf/train_seconds': 'wall seconds of training so far',
+    'perf/overflow/{counter}': (
+        'numbers that left their range in this update (L21)'
+    ),
     'perf/memory_gib': 'resident memory of the process',
     'eval/success': 'success on held-out tasks, training temperature',
     'eval/success_low': 'lower end of its 95 % interval over tasks (A3)',
@@ -195,12 +224,14 @@ TAGS: dict[str, str] = {
     'sample/worst': 'transcripts of the lowest returns',
     'sample/random': 'transcripts drawn at random',
     'run/config': 'the settings in force',
+    **critic_tags.TAGS,
 }
 
 GROUPS = (
     'reward',
     'policy',
     'critic',
+    'slice',
     'adv',
     'group',
     'rollout',

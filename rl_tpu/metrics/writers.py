@@ -39,6 +39,9 @@ class Writer(Protocol):
   def text(self, step: int, tag: str, markdown: str) -> None:
     """Writes a Markdown text."""
 
+  def image(self, step: int, tag: str, pixels: np.ndarray) -> None:
+    """Writes a picture, uint8 [height, width, 3]."""
+
   def flush(self) -> None:
     """Makes what was written readable by other processes."""
 
@@ -102,6 +105,10 @@ class TensorBoardWriter:
     """Writes a Markdown text."""
     self._writer.add_text(tag, markdown, step)
 
+  def image(self, step: int, tag: str, pixels: np.ndarray) -> None:
+    """Writes a picture, uint8 [height, width, 3]."""
+    self._writer.add_image(tag, pixels, step, dataformats='HWC')
+
   def flush(self) -> None:
     """Flushes what the library's thread has taken from its queue."""
     self._writer.flush()
@@ -145,6 +152,9 @@ class JsonlWriter:
   def text(self, step: int, tag: str, markdown: str) -> None:
     """Nothing: transcripts are in rollouts/."""
 
+  def image(self, step: int, tag: str, pixels: np.ndarray) -> None:
+    """Nothing: pictures stay in TensorBoard."""
+
   def flush(self) -> None:
     """Every line is flushed as it is written."""
     self._file.flush()
@@ -185,6 +195,11 @@ class Writers:
     """Passes the text on."""
     for sink in self._sinks:
       sink.text(step, tag, markdown)
+
+  def image(self, step: int, tag: str, pixels: np.ndarray) -> None:
+    """Passes the picture on."""
+    for sink in self._sinks:
+      sink.image(step, tag, pixels)
 
   def flush(self) -> None:
     """Flushes every sink."""

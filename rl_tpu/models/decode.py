@@ -303,21 +303,69 @@ def forced_logprobs(
 def _forced_scores(
     params, token_ST, start_S, temperature, *, config, chunk, dtype
 ) -> jax.Array:
-  """Row s scores the `chunk` ids after position start_S[s]: [S, chunk]."""
   weights = arranged.arrange(params, config, dtype=dtype)
+  return forced_scores(
+      weights, token_ST, start_S, temperature, config=config, chunk=chunk
+  )
+
+
+@jax.jit(static_argnames=('config', 'chunk'))
+def forced_scores(
+    weights: arranged.Weights,
+    token_ST: jax.Array,
+    start_S: jax.Array,
+    temperature: jax.Array,
+    *,
+    config: config_lib.DecoderConfig,
+    chunk: int,
+    support_SCM: jax.Array | None = None,
+) -> jax.Array:
+  """Log-probs of given ids by prefill and single steps (O4).
+
+  Args:
+    weights: what is served.
+    token_ST: a sequence a row.
+    start_S: each row prefills up to here, this position included.
+    temperature: divides the logits.
+    config: the decoder's settings.
+    chunk: ids that are forced and scored after that; start_S + chunk must be
+      within T.
+    support_SCM: ids that each scored one could have been drawn from, -1
+      behind them; one without any is the whole vocabulary, as is None.
+
+  Returns:
+    float32 [S, chunk]; -inf for an id outside its support.
+  """
   cache = prefill(weights, config, token_ST, start_S + 1)
   take = lambda position_S: jnp.take_along_axis(
       token_ST, position_S[:, None], axis=1
   )[:, 0]
 
-  def one(cache, offset):
+  def one(cache, inputs):
+    offset, support_SM = inputs
     position_S = start_S + offset
     hidden_DS, cache = step(
         weights, config, take(position_S), position_S, cache
     )
     scaled_VS = logits(weights, config, hidden_DS) / temperature
+    if support_SM is not None:
+      kept_VS = _members(support_SM, len(scaled_VS))
+      scaled_VS = jnp.where(kept_VS, scaled_VS, -jnp.inf)
     logp_S, _ = actor.measure_logits(scaled_VS.T, take(position_S + 1))
     return cache, logp_S
 
-  _, logp = jax.lax.scan(one, cache, jnp.arange(chunk))
+  support_CSM = None
+  if support_SCM is not None:
+    support_CSM = jnp.swapaxes(support_SCM, 0, 1)
+  _, logp = jax.lax.scan(one, cache, (jnp.arange(chunk), support_CSM))
   return logp.T
+
+
+def _members(support_SM: jax.Array, size: int) -> jax.Array:
+  """bool [V, S]: ids of each slot's support."""
+  slot_S = jnp.arange(len(support_SM))
+  # -1 would count from the end: it goes to a row that is cut off.
+  id_MS = jnp.where(support_SM >= 0, support_SM, size).T
+  member = jnp.zeros((size + 1, len(support_SM)), bool)
+  member = member.at[id_MS, slot_S].set(True)[:size]
+  return member | ~jnp.any(support_SM >= 0, axis=1)

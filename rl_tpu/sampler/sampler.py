@@ -107,6 +107,11 @@ class JetStreamSampler:
     return self._store.version
 
   @property
+  def weights(self) -> Any:
+    """The weights served, as `models.decode` reads them."""
+    return self._store.weights
+
+  @property
   def busy(self) -> bool:
     """True while a completion is owed."""
     scheduler = self._scheduler

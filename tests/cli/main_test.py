@@ -105,7 +105,7 @@ class CommandTest(parameterized.TestCase):
   @parameterized.parameters(
       ('gae_lamda=0.9', 'did you mean gae.'),
       ('gae.lamda_policy.fixed=0.9', 'did you mean gae.lambda_policy.fixed?'),
-      ('gae.eps_low=0.1', 'did you mean clip.eps_low?'),
+      ('clips.eps_low=0.1', 'did you mean clip.eps_low?'),
       ('steps=abc', 'steps:'),
       ('steps=0', 'steps=0'),
       ('sampling.top_p=1.1', 'sampling.top_p=1.1'),

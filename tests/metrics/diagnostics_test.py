@@ -148,6 +148,20 @@ class CriticTest(parameterized.TestCase):
     self.assertAlmostEqual(figures['critic/anchored_share'], 0.5)
     self.assertEqual(tags.unknown(figures), [])
 
+  def test_C5_bootstrapped_rollouts_are_shown_apart(self):
+    figures = diagnostics.critic_figures(
+        table(
+            [0.5, 0.5, 0.25, 0.25],
+            [1.0, 1.0, 0.25, 0.25],
+            ['a', 'a', 'b', 'b'],
+            [0, 1, 0, 1],
+            bootstrapped=[False, False, True, True],
+        )
+    )
+    self.assertEqual(figures['critic/ece_scored'], 0.5)
+    self.assertEqual(figures['critic/ece_bootstrapped'], 0.0)
+    self.assertEqual(figures['critic/ece'], 0.25)
+
   def test_C3_no_tokens_is_undefined_not_an_error(self):
     figures = diagnostics.critic_figures(table([], [], [], []))
     self.assertEqual(set(figures.values()), {None})

@@ -1,5 +1,6 @@
 """Event files and metrics.jsonl: resuming and closing (K37, K38)."""
 
+import io
 import json
 import math
 import os
@@ -11,6 +12,7 @@ import time
 
 from absl.testing import absltest
 import numpy as np
+from PIL import Image
 
 from rl_tpu.metrics import event_files
 from rl_tpu.metrics import tags
@@ -190,6 +192,23 @@ class WritersTest(absltest.TestCase):
         if value.HasField('histo')
     ]
     self.assertEqual(counts, [2.0])
+
+  def test_C5_pictures_keep_every_pixel(self):
+    folder = self.folder()
+    pixels = np.arange(4 * 6 * 3, dtype=np.uint8).reshape(4, 6, 3)
+    with writers.open_run(folder) as writer:
+      writer.image(7, 'critic/calibration', pixels)
+    (path,) = event_files.event_paths(folder / 'tb')
+    ((step, image),) = [
+        (event.step, value.image)
+        for _, event in event_files.records(path)
+        for value in event.summary.value
+        if value.HasField('image')
+    ]
+    self.assertEqual((step, image.height, image.width), (7, 4, 6))
+    png = Image.open(io.BytesIO(image.encoded_image_string))
+    np.testing.assert_array_equal(np.asarray(png.convert('RGB')), pixels)
+    self.assertEqual((folder / 'metrics.jsonl').read_text(), '')
 
   def test_dashboard_opens_with_the_health_layout(self):
     folder = self.folder()

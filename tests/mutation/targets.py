@@ -44,12 +44,11 @@ MODULES = {
     ),
     'rl_tpu/losses/aggregation.py': (
         'tests/losses/aggregation_test.py',
-        'tests/learner/passes_test.py',
         'tests/rollout/batching_test.py',
     ),
     'rl_tpu/losses/by_id.py': (
-        'tests/learner/passes_test.py',
         'tests/losses/aggregation_test.py',
+        'tests/learner/passes_test.py',
     ),
     'rl_tpu/losses/correction.py': ('tests/losses/objective_test.py',),
     'rl_tpu/losses/hl_gauss.py': ('tests/losses/objective_test.py',),

@@ -1,0 +1,95 @@
+"""O4: a run opens only where sampler and trainer agree, also after a resume."""
+
+import json
+import os
+import pathlib
+import shutil
+import tempfile
+from unittest import mock
+
+import jax
+from absl.testing import absltest
+
+from rl_tpu.assembly import opening
+from rl_tpu.config import overrides
+from rl_tpu.metrics import tags
+from rl_tpu.sampler import sampler as sampler_lib
+from tests import tiny
+
+
+def aligned(workdir: str) -> list[dict]:
+  """Lines of the log with figures of the check."""
+  text = (pathlib.Path(workdir) / 'metrics.jsonl').read_text()
+  lines = [json.loads(line) for line in text.splitlines()]
+  return [l for l in lines if 'policy/alignment_max_abs' in l]
+
+
+class OpeningTest(absltest.TestCase):
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.folder = pathlib.Path(tempfile.mkdtemp())
+    cls.addClassCleanup(shutil.rmtree, cls.folder)
+    cls.config = tiny.experiment(tiny.model_folder(cls.folder))
+
+  def workdir(self, name: str) -> str:
+    return str(self.folder / name)
+
+  def test_O4_checked_at_the_start_and_after_a_resume(self):
+    workdir = self.workdir('resumed')
+    with opening.open_run(self.config, workdir) as run:
+      (first,) = aligned(workdir)
+      self.assertEqual(run.training_s(), 0.0)
+      run.update_index, run.version = 3, 3
+      run.save()
+    with opening.open_run(self.config, workdir) as run:
+      self.assertEqual(run.update_index, 3)
+    both = aligned(workdir)
+    self.assertEqual([line['step'] for line in both], [0, 3])
+    for line in both:
+      self.assertLess(line['policy/alignment_max_abs'], 1e-4)
+      self.assertLess(line['policy/alignment_mean_abs'], 1e-5)
+      # The control that has to fail is far over the limit.
+      self.assertGreater(line['policy/alignment_control/temperature'], 1e-3)
+    self.assertEqual(tags.unknown(set(first) - {'step', 'time'}), [])
+
+  def test_O4_disagreement_closes_the_run_before_any_update(self):
+    workdir = self.workdir('closed')
+    real = sampler_lib.JetStreamSampler.update_weights
+
+    def lose(self, version, params, mode):
+      real(self, version, jax.tree.map(lambda x: 0.9 * x, params), mode)
+
+    with mock.patch.object(
+        sampler_lib.JetStreamSampler, 'update_weights', lose
+    ):
+      with self.assertRaises(ValueError) as caught:
+        with opening.open_run(self.config, workdir):
+          self.fail('the run was opened')
+    message = str(caught.exception)
+    self.assertNotIn('\n', message)
+    self.assertIn('alignment.max_abs=0.0001', message)
+    self.assertEqual(aligned(workdir), [])
+    self.assertEmpty(os.listdir(os.path.join(workdir, 'rollouts')))
+
+  def test_O4_off_where_that_is_asked_for(self):
+    workdir = self.workdir('off')
+    config = overrides.apply(self.config, ['alignment.enabled=false'])
+    with opening.open_run(config, workdir):
+      self.assertEqual(aligned(workdir), [])
+
+  def test_O7_warm_up_and_alarms_are_taken_up(self):
+    workdir = self.workdir('state')
+    with opening.open_run(self.config, workdir) as run:
+      run.warm_up.over, run.warm_up.actor = True, 'abc'
+      state = {**run.watch.state(), 'value_loss': [0.5, 0.25]}
+      run.watch.restore(state)
+      run.save()
+    with opening.open_run(self.config, workdir) as run:
+      self.assertEqual(run.warm_up.state(), {'over': True, 'actor': 'abc'})
+      self.assertEqual(run.watch.state()['value_loss'], [0.5, 0.25])
+
+
+if __name__ == '__main__':
+  absltest.main()
