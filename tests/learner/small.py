@@ -94,14 +94,14 @@ def batch(
   )
 
 
-def step(update: update_lib.Updater, state, built: batching.Batch, **options):
+def step(updater: update_lib.Updater, state, built: batching.Batch, **options):
   """Scores a batch and updates on it."""
-  scored = update.score(
+  scored = updater.score(
       state, built.segments, built.minibatches,
       update=options.pop('update', 0),
   )
   advantage_BT = options.pop('advantage_BT', scored.estimates.advantage_BT)
-  return update.update(
+  return updater.update(
       state,
       scored,
       advantage_BT=advantage_BT,
