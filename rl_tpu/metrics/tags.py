@@ -283,7 +283,7 @@ HEALTH_LAYOUT = {
         'ends other than by the policy': _lines(
             'rollout/end/(?!policy_stop|success).+'
         ),
-        'discards': _lines('rollout/discarded/.+'),
+        'discards': _lines('rollout/discarded(/.+)?'),
         'seconds by phase': _lines('perf/seconds/.+'),
     }
 }
