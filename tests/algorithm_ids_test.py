@@ -12,7 +12,6 @@ from rl_tpu.config import fields
 from rl_tpu.config import schema
 from tests import algorithm_ids
 
-_BUILT_NOW = 'being built'
 _REPORT = 'waits for comparisons and reports'
 _SAFETY = 'waits for safety figures and probes'
 _RESUME = 'waits for the resume gates'
