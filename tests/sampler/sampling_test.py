@@ -159,7 +159,7 @@ class DrawTest(parameterized.TestCase):
     mixed = plain._replace(top_k_S=plain.top_k_S.at[3].set(1))
     logits = jnp.asarray(np.random.default_rng(0).normal(size=50), jnp.float32)
     token, logp = _draw(logits, plain, 1)[:2]
-    other, other_logp = _draw(logits, mixed, 1)
+    other, other_logp = _draw(logits, mixed, 1)[:2]
     rest = np.arange(8) != 3
     np.testing.assert_array_equal(token[rest], other[rest])
     np.testing.assert_array_equal(logp[rest], other_logp[rest])
