@@ -9,8 +9,9 @@ from rl_tpu.rollout import timeline
 from rl_tpu.types import batch as batch_lib
 
 # Tables are padded to powers of two from here on, so that batches of about
-# the same size compile once.
-_MIN_TABLE = 16
+# the same size compile once. An entry is a few bytes: a few hundred segments
+# that are sometimes more are not worth a second program.
+_MIN_TABLE = 1024
 
 
 class Grid:
