@@ -8,7 +8,6 @@ temperature, support, chat template, precision, or weights that did not arrive.
 
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +24,8 @@ from rl_tpu.types import batch as batch_lib
 # Steps that are forced after a prefill, and prefills of a sequence at most.
 _CHUNK = 16
 _PREFILLS = 4
-# The wrong temperature of the control that has to fail.
+# Ids of the fixed supports, and the wrong temperature of the control.
+_SUPPORT = 4
 _WRONG = 2.0
 
 Figures = dict[str, float | None]
@@ -45,6 +45,7 @@ class Plan:
     row_SC: row of each place in `rows`.
     column_SC: its column there.
     position_SC: its position in the sequence.
+    token_SC: its id.
   """
 
   rows: batch_lib.Rows
@@ -55,6 +56,7 @@ class Plan:
   row_SC: np.ndarray
   column_SC: np.ndarray
   position_SC: np.ndarray
+  token_SC: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,22 +65,31 @@ class Result:
 
   Attributes:
     figures: max_abs, mean_abs, k1 and k3 over all places.
+    support: the same under supports of a few ids (L16).
     by_position: the same by position, named by the power of two that a bucket
       begins at.
     limits: of max_abs and mean_abs; both have to hold.
     controls: figures under a setting that is wrong on purpose, by its name;
       these have to be over a limit.
+    impossible: share of the tokens outside a wrong support that came out with
+      log-probability -inf, as each of them has to.
   """
 
   figures: Figures
+  support: Figures
   by_position: Mapping[int, Figures]
   limits: tuple[float, float]
   controls: Mapping[str, Figures]
+  impossible: float
 
   @property
   def passed(self) -> bool:
-    """Both limits hold."""
-    return _within(self.figures, self.limits)
+    """Both limits hold, under a support too, and a wrong one is noticed."""
+    return (
+        _within(self.figures, self.limits)
+        and _within(self.support, self.limits)
+        and self.impossible == 1.0
+    )
 
   @property
   def blind(self) -> list[str]:
@@ -93,6 +104,9 @@ class Result:
         values[f'policy/alignment_position/{position}/{name}'] = value
     for name, found in self.controls.items():
       values[f'policy/alignment_control/{name}'] = found['mean_abs']
+    for name, value in self.support.items():
+      values[f'policy/alignment_support/{name}'] = value
+    values['policy/alignment_impossible'] = self.impossible
     return values
 
 
@@ -129,6 +143,7 @@ def plan(window: int, vocab: int, *, seed: int = 0) -> Plan:
   width = max(window, _CHUNK + 1)
   padded = np.stack([np.pad(x, (0, width - len(x)), mode='edge') for x in ids])
   position_SC = start[:, None] + 1 + np.arange(_CHUNK)
+  place_SC = np.minimum(position_SC, width - 1)
   return Plan(
       rows=_rows(ids, row, column, window),
       token_ST=padded[sequence],
@@ -140,6 +155,7 @@ def plan(window: int, vocab: int, *, seed: int = 0) -> Plan:
       ),
       column_SC=np.asarray(column)[sequence][:, None] + position_SC,
       position_SC=position_SC,
+      token_SC=np.take_along_axis(padded[sequence], place_SC, axis=1),
   )
 
 
@@ -173,6 +189,24 @@ def _rows(ids, row, column, window: int) -> batch_lib.Rows:
   )
 
 
+def supports(token: np.ndarray, vocab: int) -> tuple[np.ndarray, np.ndarray]:
+  """Fixed supports of a few ids: with the token, and without it.
+
+  Args:
+    token: [...] ids.
+    vocab: ids below this are used.
+
+  Returns:
+    Two [..., M] arrays, -1 behind the ids.
+  """
+  size = min(_SUPPORT, vocab)
+  right = (token[..., None] + np.arange(size)) % vocab
+  # The token is the first of its support.
+  gone = np.full((*token.shape, 1), -1)
+  wrong = np.concatenate([right[..., 1:], gone], axis=-1)
+  return right.astype(np.int32), wrong.astype(np.int32)
+
+
 def run(
     params: decoder.Params,
     weights: arranged.Weights,
@@ -194,14 +228,25 @@ def run(
     limits: of the largest and of the mean |d|.
     window: tokens of the longest sequence.
   """
-  work = plan(window, config.usable_vocab or config.vocab_size)
-  trainer = _trainer(params, work, config, temperature, dtype)
-  sampled = lambda t: _sampler(weights, work, config, t)
-  sampler = sampled(temperature)
+  vocab = config.usable_vocab or config.vocab_size
+  work = plan(window, vocab)
+  # Every call has supports, so that each side is one program: all -1 is the
+  # whole vocabulary.
+  right_BTM, wrong_BTM = supports(work.rows.token_BT, vocab)
+  right_SCM, _ = supports(work.token_SC, vocab)
+  trained = lambda support: _trainer(
+      params, work, config, temperature, dtype, support
+  )
+  sampled = lambda t, support: _sampler(weights, work, config, t, support)
+  whole_SCM = np.full_like(right_SCM, -1)
+  trainer = trained(np.full_like(right_BTM, -1))
+  sampler = sampled(temperature, whole_SCM)
+  drawn = sampled(temperature, right_SCM)
   position = work.position_SC[work.valid_SC]
   bucket = 1 << np.log2(position).astype(int)
   return Result(
       figures=diagnostics.alignment(sampler, trainer),
+      support=diagnostics.alignment(drawn, trained(right_BTM)),
       by_position={
           lower: diagnostics.alignment(
               sampler[bucket == lower], trainer[bucket == lower]
@@ -211,21 +256,25 @@ def run(
       limits=limits,
       controls={
           'temperature': diagnostics.alignment(
-              sampled(_WRONG * temperature), trainer
+              sampled(_WRONG * temperature, whole_SCM), trainer
           ),
       },
+      impossible=float(np.mean(np.isneginf(trained(wrong_BTM)))),
   )
 
 
-def _trainer(params, work: Plan, config, temperature, dtype) -> np.ndarray:
-  rows = jax.tree.map(jnp.asarray, work.rows)
+def _trainer(
+    params, work: Plan, config, temperature, dtype, support_BTM
+) -> np.ndarray:
+  rows = work.rows._replace(support_BTM=support_BTM)
+  rows = jax.tree.map(jnp.asarray, rows)
   logp_BT = score.trainer_logp(params, rows, config, dtype, temperature)
   at = (work.row_SC[work.valid_SC], work.column_SC[work.valid_SC])
   return np.asarray(logp_BT)[at]
 
 
 def _sampler(
-    weights, work: Plan, config, temperature, support: Any = None
+    weights, work: Plan, config, temperature, support_SCM
 ) -> np.ndarray:
   logp_SC = decode.forced_scores(
       weights,
@@ -234,7 +283,7 @@ def _sampler(
       jnp.float32(temperature),
       config=config,
       chunk=work.chunk,
-      support_SCM=support,
+      support_SCM=jnp.asarray(support_SCM),
   )
   return np.asarray(logp_SC)[work.valid_SC]
 
@@ -243,12 +292,21 @@ def explain(result: Result) -> str:
   """One line on why a run must not update; empty if it may."""
   if result.passed:
     return ''
-  found, (largest, mean) = result.figures, result.limits
+  if result.impossible != 1.0:
+    return (
+        'alignment: the trainer gives tokens outside their sampling support a'
+        f' probability in {1.0 - result.impossible:.0%} of the places, so it'
+        ' does not replay supports (O4); no update is made.'
+    )
+  largest, mean = result.limits
+  found, where = result.figures, ''
+  if _within(found, result.limits):
+    found, where = result.support, ' under a sampling support'
   return (
-      'alignment: sampler and trainer give the same tokens log-probabilities'
-      f' that differ by {found["max_abs"]:.3g} at most and'
-      f' {found["mean_abs"]:.3g} in the mean, over alignment.max_abs={largest:g}'
-      f' or alignment.mean_abs={mean:g} (O4); no update is made. Look at dtype,'
-      ' temperature and the weights that the sampler serves; raise the limits'
-      ' only with a measurement.'
+      f'alignment: sampler and trainer give the same tokens{where}'
+      f' log-probabilities that differ by {found["max_abs"]:.3g} at most and'
+      f' {found["mean_abs"]:.3g} in the mean, over'
+      f' alignment.max_abs={largest:g} or alignment.mean_abs={mean:g} (O4); no'
+      ' update is made. Look at dtype, temperature and the weights that the'
+      ' sampler serves; raise the limits only with a measurement.'
   )

@@ -1,7 +1,6 @@
 """What a step looks like in figures: rewards, critic, policy, speed."""
 
 import dataclasses
-import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 

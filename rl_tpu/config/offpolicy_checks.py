@@ -97,7 +97,8 @@ def _check_warmup(config: schema.ExperimentConfig) -> None:
       critic.values == 'model',
       name,
       value,
-      f'critic.values={critic.values} predicts nothing: set critic.values=model',
+      f'critic.values={critic.values} predicts nothing: set'
+      ' critic.values=model',
   )
   checks.require(
       critic.warmup_max_steps is None

@@ -86,6 +86,13 @@ TAGS |= {
     'policy/alignment_control/{control}': (
         'mean distance under a setting that is wrong on purpose (O4)'
     ),
+    'policy/alignment_support/{figure}': (
+        'the figures of the check under sampling supports of a few ids (L16)'
+    ),
+    'policy/alignment_impossible': (
+        'share of tokens outside a wrong support with log-prob -inf, has to be'
+        ' 1 (O4)'
+    ),
     'run/warm_up': "the end of the critic's warm-up, with the actor's hash",
     'run/alarm': 'alarms with the ids of the batch (C13)',
 }

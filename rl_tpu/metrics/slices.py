@@ -31,11 +31,9 @@ def means(key: np.ndarray, **columns: np.ndarray) -> dict[Any, Figures]:
       )
       for name, column in columns.items()
   }
+  found = {'count': count} | {n: total / count for n, total in sums.items()}
   return {
-      name.item(): {
-          'count': float(count[place]),
-          **{n: float(total[place] / count[place]) for n, total in sums.items()},
-      }
+      name.item(): {n: float(column[place]) for n, column in found.items()}
       for place, name in enumerate(names)
   }
 

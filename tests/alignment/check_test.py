@@ -1,6 +1,7 @@
 """O4: sampler and trainer on fixed sequences, and the failures it must find."""
 
 import math
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
@@ -53,6 +54,7 @@ class PlanTest(parameterized.TestCase):
     )
     at = (plan.row_SC[valid], plan.column_SC[valid])
     np.testing.assert_array_equal(rows.token_BT[at], forced[valid])
+    np.testing.assert_array_equal(plan.token_SC[valid], forced[valid])
     np.testing.assert_array_equal(
         rows.position_BT[at], plan.position_SC[valid]
     )
@@ -139,7 +141,7 @@ class CheckTest(parameterized.TestCase):
     self.assertIn('policy/alignment_control/temperature', found)
 
 
-class SupportTest(absltest.TestCase):
+class SupportTest(parameterized.TestCase):
 
   def test_O4_an_id_outside_its_support_has_no_probability(self):
     # Logits 2, 1, 0, 5 at T = 1. Support {0, 1}: log-probs log(e/(1+e)) =
@@ -162,6 +164,65 @@ class SupportTest(absltest.TestCase):
     np.testing.assert_allclose(
         logp[0], [-0.3132617, -1.3132617, -np.inf, whole], atol=1e-5
     )
+
+
+  @parameterized.parameters(2, 3, 4, 24)
+  def test_O4_a_wrong_support_holds_every_id_but_the_token(self, vocab):
+    token = np.arange(2 * vocab).reshape(2, vocab) % vocab
+    right, wrong = check.supports(token, vocab)
+    self.assertEqual(right.shape, (2, vocab, min(vocab, 4)))
+    for t, r, w in zip(
+        token.ravel(), right.reshape(-1, right.shape[-1]),
+        wrong.reshape(-1, wrong.shape[-1]),
+    ):
+      self.assertLen(set(r), len(r))
+      self.assertIn(t, r)
+      self.assertEqual(set(w), (set(r) - {t}) | {-1})
+      self.assertTrue((r >= 0).all() and (r < vocab).all())
+
+  def test_O4_a_wrong_support_gives_log_probability_minus_infinity(self):
+    config = cases.config(max_length=64)
+    params = cases.params(config)
+    found = run(config, params, arranged.arrange(params, config))
+    self.assertTrue(found.passed)
+    self.assertEqual(found.impossible, 1.0)
+    self.assertLess(found.support['max_abs'], LIMITS[0])
+    # A support is a part of the vocabulary: its tokens are likelier than
+    # without it, so the check has seen other numbers.
+    self.assertNotEqual(found.support, found.figures)
+    self.assertEqual(tags.unknown(found.tags()), [])
+
+  def test_O4_a_trainer_without_replay_is_found(self):
+    config = cases.config(max_length=64)
+    params = cases.params(config)
+    real = check.score.trainer_logp
+
+    def blind(params, rows, *rest):
+      return real(params, rows._replace(support_BTM=None), *rest)
+
+    with mock.patch.object(check.score, 'trainer_logp', blind):
+      found = run(config, params, arranged.arrange(params, config))
+    self.assertTrue(found.figures['max_abs'] < LIMITS[0])
+    self.assertFalse(found.passed)
+    self.assertEqual(found.impossible, 0.0)
+    self.assertIn('does not replay supports', check.explain(found))
+
+  def test_O4_a_support_that_differs_is_over_the_limits(self):
+    config = cases.config(max_length=64)
+    params = cases.params(config)
+    real = check.score.trainer_logp
+
+    def shifted(params, rows, *rest):
+      # One id of each support is another one.
+      support = rows.support_BTM
+      other = jnp.where(support >= 0, (support + 5) % cases.VOCAB, -1)
+      moved = support.at[..., 2].set(other[..., 2])
+      return real(params, rows._replace(support_BTM=moved), *rest)
+
+    with mock.patch.object(check.score, 'trainer_logp', shifted):
+      found = run(config, params, arranged.arrange(params, config))
+    self.assertFalse(found.passed)
+    self.assertIn('under a sampling support', check.explain(found))
 
 
 if __name__ == '__main__':

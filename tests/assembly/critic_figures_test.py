@@ -1,4 +1,4 @@
-"""C2 to C7, C12 to C14 from packed batches, against a plain loop over records."""
+"""C2 to C7, C12 to C14 from packed batches, against a plain loop."""
 
 import types
 
@@ -11,7 +11,6 @@ from rl_tpu.config import schema
 from rl_tpu.metrics import tags
 from rl_tpu.rollout import batching
 from rl_tpu.tasks import success as success_lib
-from rl_tpu.types import termination as term
 from tests import batch_cases
 from tests import golden_io
 from tests import synthetic

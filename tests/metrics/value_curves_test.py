@@ -10,7 +10,8 @@ from rl_tpu.metrics import value_curves
 
 def table(rollouts) -> diagnostics.CriticTable:
   """One (id, family, values) a rollout."""
-  columns = {'value': [], 'rollout': [], 'index': [], 'length': [], 'family': []}
+  names = ('value', 'rollout', 'index', 'length', 'family')
+  columns = {name: [] for name in names}
   for name, family, values in rollouts:
     n = len(values)
     columns['value'] += values
