@@ -36,9 +36,9 @@ run_core() {
   "${pytest[@]}" tests/learner
   "${pytest[@]}" tests/losses tests/models tests/alignment tests/advantages
   "${pytest[@]}" tests/sampler tests/rollout
-  local done
-  for done in learner losses models alignment advantages sampler rollout; do
-    skipped+=("--ignore=tests/$done")
+  local room
+  for room in learner losses models alignment advantages sampler rollout; do
+    skipped+=("--ignore=tests/$room")
   done
   "${pytest[@]}" "${skipped[@]}"
 }
