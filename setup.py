@@ -34,7 +34,7 @@ setuptools.setup(
         'mutation': ['attrs>=25.4', 'parso>=0.8.5'],
         'parity': ['torch>=2.13', 'transformers>=5.24'],
         'tasks': ['reasoning-gym>=0.1.25'],
-        'test': ['hypothesis>=6.170', 'pytest>=9.2'],
+        'test': ['hypothesis>=6.170', 'pytest>=9.2', 'pytest-xdist>=3.8'],
         'tpu': ['libtpu'],
         'viz': ['tensorboard>=2.21'],
     },

@@ -7,6 +7,7 @@ import os
 import pathlib
 
 import hypothesis
+import pytest
 from absl import flags
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent
@@ -28,3 +29,12 @@ flags.FLAGS.mark_as_parsed()
 # HYPOTHESIS_PROFILE=default draws new ones.
 hypothesis.settings.register_profile('fixed', derandomize=True)
 hypothesis.settings.load_profile(os.environ.get('HYPOTHESIS_PROFILE', 'fixed'))
+
+
+@pytest.fixture(scope='module', autouse=True)
+def _release_programs():
+  """Unmaps a file's programs: all tests' are more than a process may map."""
+  yield
+  import jax  # After the settings above.
+
+  jax.clear_caches()

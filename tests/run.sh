@@ -4,7 +4,8 @@
 #   bash tests/run.sh [core|tpu|sandbox|adapters|launch|all] [pytest arguments]
 #
 # core is everything outside the folders of the other groups. A group that has
-# no folder yet is named; that is a failure unless `all` was asked for.
+# no folder yet is named; that is a failure unless `all` was asked for. Without
+# pytest arguments core runs in up to four processes, one for each core.
 set -euo pipefail
 
 root="$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)"
@@ -27,20 +28,11 @@ run_core() {
   for other in "${others[@]}" bench; do
     skipped+=("--ignore=tests/$other")
   done
-  if [[ $# -gt 0 ]]; then
-    "${pytest[@]}" "${skipped[@]}" "$@"
-    return
+  # A file of tests stays in one process: its tests share compiled programs.
+  if [[ $# -eq 0 ]]; then
+    set -- --numprocesses=logical --maxprocesses=4 --dist=loadfile
   fi
-  # In parts: one process with the programs of all tests runs out of memory
-  # maps and crashes in the compiler.
-  "${pytest[@]}" tests/learner
-  "${pytest[@]}" tests/losses tests/models tests/alignment tests/advantages
-  "${pytest[@]}" tests/sampler tests/rollout
-  local room
-  for room in learner losses models alignment advantages sampler rollout; do
-    skipped+=("--ignore=tests/$room")
-  done
-  "${pytest[@]}" "${skipped[@]}"
+  "${pytest[@]}" "${skipped[@]}" "$@"
 }
 
 run_other() {
