@@ -18,33 +18,12 @@ from safetensors import numpy as safetensors_numpy
 from rl_tpu.models import config as config_lib
 from rl_tpu.models import decoder
 from rl_tpu.models import huggingface_config
+from rl_tpu.models import huggingface_names
 from rl_tpu.sharding import rules
 
 SINGLE = 'model.safetensors'
 INDEX = 'model.safetensors.index.json'
 VALUE_HEAD = 'value_head.safetensors'
-
-# Names inside `model.layers.N.`, by module of decoder.Block.
-_LAYER_NAMES = {
-    'attention_norm': 'input_layernorm',
-    'query': 'self_attn.q_proj',
-    'key': 'self_attn.k_proj',
-    'value': 'self_attn.v_proj',
-    'query_norm': 'self_attn.q_norm',
-    'key_norm': 'self_attn.k_norm',
-    'out': 'self_attn.o_proj',
-    'mlp_norm': 'post_attention_layernorm',
-    'gate': 'mlp.gate_proj',
-    'up': 'mlp.up_proj',
-    'down': 'mlp.down_proj',
-}
-_TOP_NAMES = {
-    'embed': 'model.embed_tokens',
-    'final_norm': 'model.norm',
-    'lm_head': 'lm_head',
-}
-_HEAD = 'lm_head.weight'
-_BUFFER = '.rotary_emb.inv_freq'  # Old exports hold it; it is no parameter.
 
 
 def read_config(folder: str | pathlib.Path) -> config_lib.DecoderConfig:
@@ -85,11 +64,15 @@ def load(
     axes = decoder.logical_axes(config)
     placement = rules.param_shardings(axes, mesh, wanted)
   read = lambda path, leaf, sharding: jax.device_put(
-      _read_leaf(folder, tensors, _keys(path), leaf.shape), sharding
+      _read_leaf(folder, tensors, path, leaf.shape, config), sharding
   )
   params = jax.tree_util.tree_map_with_path(read, wanted, placement)
-  if config.tie_embeddings and _HEAD in tensors:
-    _check_tied(folder, tensors[_HEAD], params['embed']['embedding'])
+  if config.tie_embeddings and huggingface_names.HEAD in tensors:
+    _check_tied(
+        folder,
+        tensors[huggingface_names.HEAD],
+        params['embed']['embedding'],
+    )
   return config, params
 
 
@@ -116,11 +99,11 @@ def save(
   (folder / 'config.json').write_text(text + '\n')
   tensors = {}
   for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-    keys = _keys(path)
+    keys = huggingface_names.keys_of(path)
     array = np.asarray(jax.device_get(leaf), np.float32)
-    stacked = array if keys[0] == 'layers' else array[None]
-    for name, part in zip(_names(keys, len(stacked)), stacked):
-      tensors[name] = np.ascontiguousarray(_to_file(keys, part))
+    for piece in huggingface_names.pieces(keys, leaf.shape, config):
+      part = huggingface_names.to_file(keys, array[piece.index])
+      tensors[piece.name] = np.ascontiguousarray(part)
   safetensors_numpy.save_file(
       tensors, str(folder / SINGLE), metadata={'format': 'pt'}
   )
@@ -185,19 +168,20 @@ def _open_all(folder, files) -> dict[str, tuple[Any, str]]:
 def _check_names(folder, tensors, wanted, config) -> None:
   expected = set()
   for path, leaf in jax.tree_util.tree_leaves_with_path(wanted):
-    keys = _keys(path)
-    layers = leaf.shape[0] if keys[0] == 'layers' else 1
-    expected.update(_names(keys, layers))
+    keys = huggingface_names.keys_of(path)
+    pieces = huggingface_names.pieces(keys, leaf.shape, config)
+    expected.update(piece.name for piece in pieces)
   missing = sorted(expected - set(tensors))
   if missing:
     raise ValueError(
         f'{folder}: tensor {missing[0]} is missing ({len(missing)} in all).'
     )
-  allowed = expected | ({_HEAD} if config.tie_embeddings else set())
+  head = {huggingface_names.HEAD} if config.tie_embeddings else set()
+  allowed = expected | head
   extra = sorted(
       name
       for name in tensors
-      if name not in allowed and not name.endswith(_BUFFER)
+      if name not in allowed and not name.endswith(huggingface_names.BUFFER)
   )
   if extra:
     raise ValueError(
@@ -209,8 +193,8 @@ def _check_names(folder, tensors, wanted, config) -> None:
 def _check_tied(folder, head, embedding: jax.Array) -> None:
   if not np.array_equal(_read(head), np.asarray(embedding)):
     raise ValueError(
-        f'{folder}: tie_word_embeddings is set, but {_HEAD} differs from the'
-        ' embedding.'
+        f'{folder}: tie_word_embeddings is set, but {huggingface_names.HEAD}'
+        ' differs from the embedding.'
     )
 
 
@@ -219,41 +203,18 @@ def _read(tensor: tuple[Any, str]) -> np.ndarray:
   return np.asarray(handle.get_tensor(name)).astype(np.float32)
 
 
-def _read_leaf(folder, tensors, keys, shape) -> np.ndarray:
-  """One parameter, stacked over the layers."""
-  stacked = keys[0] == 'layers'
-  each = shape[1:] if stacked else shape
-  parts = []
-  for name in _names(keys, shape[0] if stacked else 1):
-    array = _read(tensors[name])
-    file_shape = _to_file(keys, np.broadcast_to(np.float32(0), each)).shape
+def _read_leaf(folder, tensors, path, shape, config) -> np.ndarray:
+  """One parameter, put together from its pieces."""
+  keys = huggingface_names.keys_of(path)
+  out = np.empty(shape, np.float32)
+  for piece in huggingface_names.pieces(keys, shape, config):
+    array = _read(tensors[piece.name])
+    each = shape[len(piece.index) :]
+    file_shape = huggingface_names.file_shape(keys, each)
     if array.shape != file_shape:
       raise ValueError(
-          f'{folder}: tensor {name} has shape {list(array.shape)}, config.json'
-          f' asks for {list(file_shape)}.'
+          f'{folder}: tensor {piece.name} has shape {list(array.shape)},'
+          f' config.json asks for {list(file_shape)}.'
       )
-    parts.append((array.T if keys[-1] == 'kernel' else array).reshape(each))
-  return np.stack(parts) if stacked else parts[0]
-
-
-def _keys(path) -> tuple[str, ...]:
-  return tuple(entry.key for entry in path)
-
-
-def _names(keys: tuple[str, ...], layers: int) -> list[str]:
-  """Tensor names of one parameter, one per layer."""
-  kind = 'bias' if keys[-1] == 'bias' else 'weight'
-  if keys[0] != 'layers':
-    return [f'{_TOP_NAMES[keys[0]]}.{kind}']
-  name = _LAYER_NAMES[keys[1]]
-  return [f'model.layers.{index}.{name}.{kind}' for index in range(layers)]
-
-
-def _to_file(keys: tuple[str, ...], array: np.ndarray) -> np.ndarray:
-  """A parameter as the file has it: matrices are [out, in]."""
-  if keys[-1] == 'kernel':
-    inputs = array.shape[0]
-    if keys[-2] == 'out':  # [H, K, D] reads heads, the others the stream.
-      inputs *= array.shape[1]
-    return array.reshape(inputs, -1).T
-  return array if keys[-1] == 'embedding' else array.reshape(-1)
+    out[piece.index] = huggingface_names.from_file(keys, array, each)
+  return out
