@@ -16,19 +16,14 @@ import pathlib
 from rl_tpu.config import loading
 from rl_tpu.config import schema
 
-MAIN_JOB = pathlib.Path(__file__).with_name('arithmetic_tools_ppo.py')
+GRPO = pathlib.Path(__file__).with_name('grpo.py')
 
 
 def get_config() -> schema.ExperimentConfig:
-  """The main job with another learning rule."""
-  base = loading.load_experiment(MAIN_JOB)
+  """GRPO with one thing changed."""
+  base = loading.load_experiment(GRPO)
   return dataclasses.replace(
       base,
       name='gspo',
-      batching=dataclasses.replace(base.batching, tasks_per_batch=16),
-      group=schema.GroupConfig(size=4),
-      critic=schema.CriticConfig(),
-      advantage=schema.AdvantageConfig(estimator='grpo'),
       policy=dataclasses.replace(base.policy, loss='gspo'),
-      loss=dataclasses.replace(base.loss, aggregation='rollout_mean'),
   )

@@ -213,7 +213,6 @@ class GroupTest(absltest.TestCase):
     names = {name for line in lines(workdir) for name in line}
     self.assertEqual(tags.unknown(names - {'step', 'time'}), [])
 
-
   def test_E6_E9_D1_D8_gigpo_with_dynamic_sampling(self):
     folder = pathlib.Path(tempfile.mkdtemp())
     self.addCleanup(shutil.rmtree, folder)
@@ -235,8 +234,9 @@ class GroupTest(absltest.TestCase):
         checkpoint=dataclasses.replace(config.checkpoint, every=1, keep=9),
     )
     workdir = str(folder / 'work')
-    asked = iter([False, True])
-    trainer.train(config, workdir, stop=lambda: next(asked))
+    limited = dataclasses.replace(config, token_limit=1)
+    result = trainer.train(limited, workdir)
+    self.assertEqual((result['updates'], result['stopped']), (1, 'token_limit'))
     trainer.train(config, workdir)
     names = {name for line in lines(workdir) for name in line}
     self.assertEqual(tags.unknown(names - {'step', 'time'}), [])

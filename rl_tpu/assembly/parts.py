@@ -366,7 +366,7 @@ def check_workdir(
         f' {config.name!r}; choose another directory.'
     )
   # How long to go on may change when a run is taken up again.
-  free = {'steps', 'time_limit_s'}
+  free = {'steps', 'time_limit_s', 'token_limit'}
   names = [n for n in loading.differences(before, config) if n not in free]
   if names:
     raise ValueError(

@@ -88,7 +88,7 @@ class TrainingRun:
   # --- loop control --------------------------------------------------------
 
   def goes_on(self, stop: Callable[[], bool]) -> bool:
-    """False when the steps are done, time is up, or a stop was asked for."""
+    """False when steps or limits are used up, or a stop was asked for."""
     if self.update_index >= self.config.steps:
       self.stopped = 'steps'
     elif stop():
@@ -98,6 +98,11 @@ class TrainingRun:
         and self.training_s() >= self.config.time_limit_s
     ):
       self.stopped = 'time_limit'
+    elif (
+        self.config.token_limit is not None
+        and self.totals.get('sampled_tokens', 0.0) >= self.config.token_limit
+    ):
+      self.stopped = 'token_limit'
     else:
       self.update_index += 1
       return True
@@ -430,7 +435,9 @@ class TrainingRun:
         'before': _by_temperature(self.results.get('before', {})),
         'after': _by_temperature(after),
         'phase_s': dict(self.clock.total),
-        'tokens_per_s': self.totals.get('sampled_tokens', 0.0) / max(seconds, 1e-9),
+        'tokens_per_s': (
+            self.totals.get('sampled_tokens', 0.0) / max(seconds, 1e-9)
+        ),
         'workdir': self.workdir,
         'checkpoint': os.path.join(
             self.checkpoints.folder, str(self.update_index)

@@ -11,6 +11,7 @@ Interval = tuple[float, float, float]
 _STOPPED = {
     'steps': 'all steps are done',
     'time_limit': 'the time limit is reached',
+    'token_limit': 'the token limit is reached',
     'signal': 'a signal asked for it',
 }
 

@@ -14,6 +14,7 @@ from rl_tpu.config import group_schema
 from rl_tpu.config import objective_schema
 from rl_tpu.config import offpolicy_schema
 from rl_tpu.types import budget as budget_lib
+from rl_tpu.types import support as support_lib
 from rl_tpu.types import termination as term
 
 
@@ -186,7 +187,7 @@ class SamplingConfig:
   @property
   def truncates(self) -> bool:
     """True where the support is smaller than the vocabulary (O5)."""
-    return self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0
+    return support_lib.truncates(self.top_k, self.top_p, self.min_p)
 
   @property
   def recorded_support(self) -> int:
@@ -439,12 +440,15 @@ class ExperimentConfig:
     steps: updates, warm-up included.
     time_limit_s: training seconds after which the run stops in good order;
       None is no limit.
+    token_limit: sampled tokens after which it stops in good order, so that runs
+      can be compared at equal tokens; None is no limit.
   """
 
   name: str
   seed: int = 0
   steps: int = 100
   time_limit_s: float | None = None
+  token_limit: int | None = None
   mesh: MeshConfig = MeshConfig()
   model: ModelConfig = ModelConfig()
   environment: EnvironmentConfig = EnvironmentConfig()

@@ -89,6 +89,7 @@ def _check_run(config: schema.ExperimentConfig) -> None:
       'it must be at least 1 update; set --set steps=N',
   )
   checks.positive('time_limit_s', config.time_limit_s, optional=True)
+  checks.positive('token_limit', config.token_limit, optional=True)
   checks.at_least('evaluation.every', config.evaluation.every, 0)
   checks.at_least('evaluation.tasks', config.evaluation.tasks, 1)
   checks.at_least('evaluation.final_tasks', config.evaluation.final_tasks, 0)

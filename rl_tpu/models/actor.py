@@ -152,14 +152,19 @@ def chunk_length(length: int, limit: int) -> int:
 
 
 def measure_logits(
-    scaled: jax.Array, target: jax.Array
-) -> tuple[jax.Array, jax.Array]:
-  """Log-softmax at `target` and the entropy, over the last axis."""
-  return _measure_logits(scaled, target)[:2]
+    scaled: jax.Array,
+    target: jax.Array,
+    support: jax.Array | None = None,
+) -> tuple[jax.Array, jax.Array, jax.Array]:
+  """Log-softmax at a token, its entropy and its log-normaliser.
 
-
-def _measure_logits(scaled, target):
-  """The same, and the log-normaliser."""
+  Args:
+    scaled: [..., V] logits over the temperature.
+    target: [...] ids.
+    support: [..., M] ids, as for `restrict`. A target outside its support,
+      which no sampler has drawn, has log-prob -inf.
+  """
+  scaled = restrict(scaled, support)
   top = jnp.max(scaled, axis=-1)
   centred = scaled - top[..., None]
   weight = jnp.exp(centred)
@@ -167,7 +172,8 @@ def _measure_logits(scaled, target):
   log_total = jnp.log(total)
   chosen = jnp.take_along_axis(centred, target[..., None], axis=-1)[..., 0]
   mean = jnp.sum(weight * centred, axis=-1) / total
-  return chosen - log_total, log_total - mean, top + log_total
+  logp = jnp.where(_outside(support, target), -jnp.inf, chosen - log_total)
+  return logp, log_total - mean, top + log_total
 
 
 def restrict(
@@ -204,8 +210,7 @@ def _measure(hidden, target, support, kernel_DV, config, temperature):
   """Log-prob of `target` and entropy of one chunk, under its support.
 
   Its own gradient, so that the logits are not kept but made again, and the
-  chosen token's share is no scatter. A target outside its support, which no
-  sampler has drawn, has log-prob -inf.
+  chosen token's share is no scatter.
   """
   return _measure_forward(
       hidden, target, support, kernel_DV, config, temperature
@@ -214,9 +219,7 @@ def _measure(hidden, target, support, kernel_DV, config, temperature):
 
 def _measure_forward(hidden, target, support, kernel_DV, config, temperature):
   scaled = logits(hidden, kernel_DV, config) / temperature
-  scaled = restrict(scaled, support)
-  logp, entropy, normaliser = _measure_logits(scaled, target)
-  logp = jnp.where(_outside(support, target), -jnp.inf, logp)
+  logp, entropy, normaliser = measure_logits(scaled, target, support)
   saved = hidden, target, support, kernel_DV, entropy, normaliser
   return (logp, entropy), saved
 

@@ -348,10 +348,9 @@ def forced_scores(
         weights, config, take(position_S), position_S, cache
     )
     scaled_VS = logits(weights, config, hidden_DS) / temperature
-    if support_SM is not None:
-      kept_VS = _members(support_SM, len(scaled_VS))
-      scaled_VS = jnp.where(kept_VS, scaled_VS, -jnp.inf)
-    logp_S, _ = actor.measure_logits(scaled_VS.T, take(position_S + 1))
+    logp_S, *_ = actor.measure_logits(
+        scaled_VS.T, take(position_S + 1), support_SM
+    )
     return cache, logp_S
 
   support_CSM = None
@@ -359,13 +358,3 @@ def forced_scores(
     support_CSM = jnp.swapaxes(support_SCM, 0, 1)
   _, logp = jax.lax.scan(one, cache, (jnp.arange(chunk), support_CSM))
   return logp.T
-
-
-def _members(support_SM: jax.Array, size: int) -> jax.Array:
-  """bool [V, S]: ids of each slot's support."""
-  slot_S = jnp.arange(len(support_SM))
-  # -1 would count from the end: it goes to a row that is cut off.
-  id_MS = jnp.where(support_SM >= 0, support_SM, size).T
-  member = jnp.zeros((size + 1, len(support_SM)), bool)
-  member = member.at[id_MS, slot_S].set(True)[:size]
-  return member | ~jnp.any(support_SM >= 0, axis=1)

@@ -352,8 +352,8 @@ def _lacks_support(segment: records.Segment) -> bool:
   sampling = segment.sampling
   if sampling is None:
     return False
-  truncates = (
-      sampling.top_k > 0 or sampling.top_p < 1.0 or sampling.min_p > 0.0
+  truncates = support_lib.truncates(
+      sampling.top_k, sampling.top_p, sampling.min_p
   )
   if segment.support is None:
     return truncates

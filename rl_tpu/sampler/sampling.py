@@ -38,10 +38,8 @@ class Settings(NamedTuple):
 
 def truncates(settings: Settings) -> jax.Array:
   """True for slots whose support is smaller than the vocabulary."""
-  return (
-      (settings.top_k_S > 0)
-      | (settings.top_p_S < 1.0)
-      | (settings.min_p_S > 0.0)
+  return support.truncates(
+      settings.top_k_S, settings.top_p_S, settings.min_p_S
   )
 
 

@@ -60,7 +60,7 @@ class SamplingParams:
   @property
   def truncates(self) -> bool:
     """True where the support is smaller than the vocabulary (O5)."""
-    return self.top_k > 0 or self.top_p < 1.0 or self.min_p > 0.0
+    return support_lib.truncates(self.top_k, self.top_p, self.min_p)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

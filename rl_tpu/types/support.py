@@ -29,6 +29,11 @@ class Support(NamedTuple):
     return len(self.count)
 
 
+def truncates(top_k, top_p, min_p):
+  """True where the support is smaller than the vocabulary; arrays or not."""
+  return (top_k > 0) | (top_p < 1.0) | (min_p > 0.0)
+
+
 def whole(length: int) -> Support:
   """Positions that are not truncated."""
   return Support(np.full(length, WHOLE, np.int32), np.zeros(0, np.int32))

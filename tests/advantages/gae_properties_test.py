@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from rl_tpu.advantages import gae as gae_lib
 from rl_tpu.config import schema
+from rl_tpu.sharding import mesh as mesh_lib
 from tests import batch_cases
 from tests import golden_case
 from tests import golden_io
@@ -29,12 +30,16 @@ COLUMNS = ('delta', 'advantage', 'return', 'reward_effective')
 seeds = functools.partial(
     hypothesis.given, st.integers(min_value=0, max_value=2**32 - 1)
 )
-few = hypothesis.settings(max_examples=8, deadline=None)
+few = hypothesis.settings(
+    max_examples=8,
+    deadline=None,
+    # The tests run in two classes.
+    suppress_health_check=[hypothesis.HealthCheck.differing_executors],
+)
 
 
-def per_action(case, **options):
+def by_action(outcome):
   """Columns by rollout id and action."""
-  outcome = golden_case.run(case, **options)
   return {
       name: outcome.actions(array)
       for name, array in golden_case.columns(outcome).items()
@@ -95,6 +100,17 @@ def by_loop(case):
 
 
 class PropertyTest(parameterized.TestCase):
+  devices = 1
+
+  def run_case(self, case, **options):
+    mesh = None
+    if self.devices > 1:
+      devices = jax.devices()[: self.devices]
+      mesh = mesh_lib.make_mesh(schema.MeshConfig(), devices)
+    return golden_case.run(case, mesh=mesh, **options)
+
+  def per_action(self, case, **options):
+    return by_action(self.run_case(case, **options))
 
   def same(self, one, two, ids=None):
     for name in one:
@@ -111,7 +127,7 @@ class PropertyTest(parameterized.TestCase):
         synthetic.random_rollouts(rng, 4),
         **SETTINGS[int(rng.choice([0, 1, 3]))],
     )
-    got = per_action(case)
+    got = self.per_action(case)
     for rollout_id, expected in by_loop(case).items():
       for name, column in expected.items():
         golden_io.assert_close(got[name][rollout_id], column, name=name)
@@ -126,7 +142,7 @@ class PropertyTest(parameterized.TestCase):
     rng.shuffle(mixed['rollouts'])
     for rollout in mixed['rollouts']:
       rng.shuffle(rollout['segments'])
-    self.same(per_action(case), per_action(mixed))
+    self.same(self.per_action(case), self.per_action(mixed))
 
   @few
   @seeds()
@@ -134,9 +150,9 @@ class PropertyTest(parameterized.TestCase):
     rng = np.random.default_rng(seed)
     settings = SETTINGS[seed % len(SETTINGS)]
     case = synthetic.case(synthetic.random_rollouts(rng, 4), **settings)
-    first = per_action(case)
+    first = self.per_action(case)
     for options in ({'rows': 16}, {'minibatches': 3, 'row_length': 96}):
-      self.same(first, per_action(case, **options))
+      self.same(first, self.per_action(case, **options))
 
   @few
   @seeds()
@@ -146,7 +162,7 @@ class PropertyTest(parameterized.TestCase):
     case = synthetic.case(synthetic.random_rollouts(rng, 3), **settings)
     split = copy.deepcopy(case)
     split['rollouts'] = [_split(rng, r) for r in split['rollouts']]
-    self.same(per_action(case), per_action(split))
+    self.same(self.per_action(case), self.per_action(split))
 
   @few
   @seeds()
@@ -163,14 +179,14 @@ class PropertyTest(parameterized.TestCase):
     stretched['rollouts'] = [
         synthetic.with_offsets(r) for r in stretched['rollouts']
     ]
-    self.same(per_action(case), per_action(stretched))
+    self.same(self.per_action(case), self.per_action(stretched))
 
   @parameterized.parameters(0.0, 1e30, np.inf, -np.inf, np.nan)
   def test_G26_G15_values_off_the_actions_are_not_read(self, fill):
     rng = np.random.default_rng(5)
     for settings in SETTINGS:
       case = synthetic.case(synthetic.random_rollouts(rng, 4), **settings)
-      clean = per_action(case, fill=0.0)
+      clean = self.per_action(case, fill=0.0)
       spoilt = copy.deepcopy(case)
       for rollout in spoilt['rollouts']:
         for segment in rollout['segments']:
@@ -179,7 +195,7 @@ class PropertyTest(parameterized.TestCase):
               segment['value'][p] = fill
         if rollout['termination'] == 'success':
           rollout['segments'][-1]['final_value'] = fill
-      outcome = golden_case.run(spoilt, fill=fill)
+      outcome = self.run_case(spoilt, fill=fill)
       for name, array in golden_case.columns(outcome).items():
         self.assertTrue(np.isfinite(array).all(), name)
         for rollout_id, values in outcome.actions(array).items():
@@ -199,15 +215,15 @@ class PropertyTest(parameterized.TestCase):
         out.append(rollout)
     kl = {'in': 'reward', 'coef': 0.5}
     self.same(
-        per_action(synthetic.case(clean, kl=kl), fill=0.0),
-        per_action(synthetic.case(spoilt, kl=kl), fill=fill),
+        self.per_action(synthetic.case(clean, kl=kl), fill=0.0),
+        self.per_action(synthetic.case(spoilt, kl=kl), fill=fill),
     )
 
   def test_G12_G15_nothing_flows_back(self):
     """Estimates are constants; masked NaN does not change that."""
     rng = np.random.default_rng(7)
     case = synthetic.case(synthetic.random_rollouts(rng, 3))
-    joins = golden_case.run(case).batch.segments.joins
+    joins = self.run_case(case).batch.segments.joins
     value_BT = jnp.where(joins.transition_mask_BT, 0.5, np.nan)
 
     def total(value_BT, bootstrap_R):
@@ -246,7 +262,7 @@ class PropertyTest(parameterized.TestCase):
         dropped[rollout['rollout_id']] = sum(
             role in 'AS' for s in segments[:first] for role in s['role']
         )
-    one, two = per_action(whole), per_action(kept)
+    one, two = self.per_action(whole), self.per_action(kept)
     for name in COLUMNS:
       for rollout_id, count in dropped.items():
         golden_io.assert_close(
@@ -262,7 +278,7 @@ class PropertyTest(parameterized.TestCase):
         synthetic.random_rollouts(rng, 4), gamma=1.0, lambda_policy=one,
         lambda_critic=one,
     )
-    got = per_action(case)
+    got = self.per_action(case)
     for rollout in case['rollouts']:
       rollout_id = rollout['rollout_id']
       values = np.concatenate([
@@ -297,7 +313,7 @@ class PropertyTest(parameterized.TestCase):
           segment['final_value'] *= 3.0
     for rollout in shifted['rollouts']:
       rollout['terminal_reward'] = (rollout['terminal_reward'] or 0.0) + 2.0
-    base, big, bonus = map(per_action, (case, scaled, shifted))
+    base, big, bonus = map(self.per_action, (case, scaled, shifted))
     for name in COLUMNS:
       for rollout_id, values in base[name].items():
         golden_io.assert_close(big[name][rollout_id], 3.0 * values)
@@ -329,7 +345,8 @@ class PropertyTest(parameterized.TestCase):
     more['rollouts'].insert(
         int(rng.integers(0, 4)), synthetic.random_rollout(rng, 'new')
     )
-    self.same(per_action(case), per_action(more), ids=('r0', 'r1', 'r2'))
+    ids = ('r0', 'r1', 'r2')
+    self.same(self.per_action(case), self.per_action(more), ids=ids)
 
   @few
   @seeds()
@@ -338,11 +355,20 @@ class PropertyTest(parameterized.TestCase):
     case = synthetic.case(
         synthetic.random_rollouts(rng, 4), **SETTINGS[seed % len(SETTINGS)]
     )
-    outcome = golden_case.run(case, fill=np.nan)
+    outcome = self.run_case(case, fill=np.nan)
     off_BT = ~outcome.batch.segments.rows.action_mask_BT
     self.assertTrue(off_BT.any())
     for name, array_BT in golden_case.columns(outcome).items():
       np.testing.assert_array_equal(array_BT[off_BT], 0, err_msg=name)
+
+
+class ShardedPropertyTest(PropertyTest):
+  """The same with rows on eight devices."""
+
+  devices = 8
+
+
+class LengthTest(absltest.TestCase):
 
   def test_G32_forty_thousand_actions_in_float32(self):
     rng = np.random.default_rng(5)
@@ -360,7 +386,7 @@ class PropertyTest(parameterized.TestCase):
         lambda_policy=everything,
         lambda_critic=everything,
     )
-    got = per_action(case, row_length=4096, rows=10)
+    got = by_action(golden_case.run(case, row_length=4096, rows=10))
     (expected,) = by_loop(case).values()
     self.assertLen(expected['delta'], 40950)
     for name, column in expected.items():
@@ -383,7 +409,7 @@ class PropertyTest(parameterized.TestCase):
           )
       )
     case = synthetic.case(rollouts)
-    got = per_action(case, row_length=512)
+    got = by_action(golden_case.run(case, row_length=512))
     for rollout_id, expected in by_loop(case).items():
       for name, column in expected.items():
         golden_io.assert_close(got[name][rollout_id], column, name=name)

@@ -5,8 +5,10 @@ beside it. The matrix rate is measured in the same minute as the update and
 the scoring passes, so that their share of it means something on a machine
 whose clock and neighbours change.
 
-Parts: rollout, update, scoring, gae (default: all). Each runs in a process of
-its own, so that peak memory is that part's.
+Parts: rollout, update, scoring, gae (default: these); estimator (packing and
+recursion over up to 10 million tokens), support (recorded sampling supports),
+memory (of the update, by part). Each runs in a process of its own, so that
+peak memory is that part's.
 """
 
 import json
@@ -17,7 +19,8 @@ import subprocess
 import sys
 import time
 
-PARTS = ('rollout', 'update', 'scoring', 'gae')
+DEFAULT = ('rollout', 'update', 'scoring', 'gae')
+COSTS = ('estimator', 'support', 'memory')
 
 
 def timed(call, *, warmup: int, repeat: int) -> dict[str, float]:
@@ -34,9 +37,10 @@ def timed(call, *, warmup: int, repeat: int) -> dict[str, float]:
 
 def run_part(name: str) -> dict[str, float]:
   """One part in this process."""
+  from tests.bench import costs
   from tests.bench import parts
 
-  figures = getattr(parts, name)()
+  figures = getattr(costs if name in COSTS else parts, name)()
   peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
   figures[f'{name}_peak_gib'] = round(peak, 2)
   return figures
@@ -48,9 +52,10 @@ def main() -> None:
   if arguments[:1] == ['--part']:
     print(json.dumps(run_part(arguments[1])))
     return
-  unknown = [a for a in arguments if a not in PARTS]
+  known = (*DEFAULT, *COSTS)
+  unknown = [a for a in arguments if a not in known]
   if unknown:
-    sys.exit(f'tests.bench: no part {unknown[0]}; parts: {", ".join(PARTS)}.')
+    sys.exit(f'tests.bench: no part {unknown[0]}; parts: {", ".join(known)}.')
   result = {'bench': 'rl_tpu', 'cores': os.cpu_count()}
   environment = dict(
       os.environ,
@@ -61,7 +66,7 @@ def main() -> None:
       MALLOC_MMAP_MAX_='0',
       MALLOC_TRIM_THRESHOLD_='4000000000',
   )
-  for name in arguments or PARTS:
+  for name in arguments or DEFAULT:
     done = subprocess.run(
         [sys.executable, '-m', 'tests.bench', '--part', name],
         env=environment,

@@ -58,7 +58,7 @@ def forward_flops(*, with_logits: bool) -> float:
   return 2.0 * ROWS * LENGTH * (dense + mixing)
 
 
-def _learner() -> tuple[learner_lib.Learner, object]:
+def make_learner(**critic) -> tuple[learner_lib.Learner, object]:
   mesh = mesh_lib.make_mesh(schema.MeshConfig())
   learner = learner_lib.Learner(
       MODEL,
@@ -67,7 +67,7 @@ def _learner() -> tuple[learner_lib.Learner, object]:
       temperature=1.0,
       objective=objective.Settings(),
       gae_config=schema.GaeConfig(),
-      critic=schema.CriticConfig(value_clip=0.2),
+      critic=schema.CriticConfig(value_clip=0.2, **critic),
       actor_optimizer=schema.OptimizerConfig(),
       critic_optimizer=schema.OptimizerConfig(),
   )
@@ -75,7 +75,7 @@ def _learner() -> tuple[learner_lib.Learner, object]:
   return learner, params
 
 
-def _rows(learner: learner_lib.Learner) -> list[batch_lib.Rows]:
+def make_rows(learner: learner_lib.Learner) -> list[batch_lib.Rows]:
   rng = np.random.default_rng(0)
   shape = (MICROBATCH, LENGTH)
   parts = []
@@ -87,7 +87,9 @@ def _rows(learner: learner_lib.Learner) -> list[batch_lib.Rows]:
             batch_lib.Rows(
                 token_BT=rng.integers(3, 4096, shape).astype(np.int32),
                 position_BT=np.tile(np.arange(LENGTH, dtype=np.int32), (4, 1)),
-                segment_BT=np.tile(np.arange(4, dtype=np.int32)[:, None], LENGTH),
+                segment_BT=np.tile(
+                    np.arange(4, dtype=np.int32)[:, None], LENGTH
+                ),
                 action_mask_BT=mask,
                 behaviour_logp_BT=np.full(shape, -8.3, np.float32),
             )
@@ -98,15 +100,16 @@ def _rows(learner: learner_lib.Learner) -> list[batch_lib.Rows]:
 
 def update() -> dict[str, float]:
   """One actor step and one critic step over 16 x 512 tokens."""
-  learner, params = _learner()
+  learner, params = make_learner()
   state = learner.init_state(params, with_critic=True)
   del params
   rng = np.random.default_rng(1)
   part = []
-  for rows in _rows(learner):
+  for rows in make_rows(learner):
     shape = rows.token_BT.shape
     noise = lambda: rng.normal(size=shape).astype(np.float32)
-    weight = np.asarray(rows.action_mask_BT, np.float32) / (ROWS * (LENGTH - 32))
+    weight = np.asarray(rows.action_mask_BT, np.float32)
+    weight /= ROWS * (LENGTH - PROMPT)
     columns = learner.place_rows(
         (noise(), noise(), noise(), np.full(shape, -8.3, np.float32),
          np.zeros(shape, np.float32), weight, weight)
@@ -126,7 +129,7 @@ def update() -> dict[str, float]:
   actor_s = bench.timed(actor, warmup=1, repeat=4)
   critic_s = bench.timed(critic, warmup=1, repeat=4)
   rate = matrix_rate()
-  flops = 3 * (forward_flops(with_logits=True) + forward_flops(with_logits=False))
+  flops = 3 * sum(forward_flops(with_logits=both) for both in (True, False))
   total = actor_s['best'] + critic_s['best']
   return {
       'matrix_gflops_at_update': round(rate, 1),
@@ -140,10 +143,10 @@ def update() -> dict[str, float]:
 
 def scoring() -> dict[str, float]:
   """Old and reference log-probs, values and GAE over 16 x 512 tokens."""
-  learner, params = _learner()
+  learner, params = make_learner()
   state = learner.init_state(params, with_critic=True)
   reference = jax.tree.map(jnp.copy, state.actor.params)
-  rows = _rows(learner)
+  rows = make_rows(learner)
   joins, position = _joins(ROWS, LENGTH)
 
   def call():
@@ -234,48 +237,62 @@ def gae(rows: int = 64, length: int = 4096) -> dict[str, float]:
   }
 
 
-def rollout() -> dict[str, float]:
-  """Decoded tokens per second, equal and lognormal lengths, T = 1."""
-  params = decoder.init_params(MODEL, jax.random.key(0))
-  mesh = mesh_lib.make_mesh(schema.MeshConfig())
+def make_sampler(max_support: int = 0) -> sampler_lib.JetStreamSampler:
+  """Sixteen slots over the model, with random weights."""
   engine = engine_lib.PolicyEngine(
       decoder_config=MODEL,
-      mesh=mesh,
+      mesh=mesh_lib.make_mesh(schema.MeshConfig()),
       slots=16,
       tokens_per_call=8,
       prefill_buckets=(32,),
       prefill_rows=16,
       max_length=PROMPT + 256,
       dtype='float32',
+      max_support=max_support,
   )
   sampler = sampler_lib.JetStreamSampler(engine)
+  params = decoder.init_params(MODEL, jax.random.key(0))
   sampler.update_weights(0, params, 'drain')
+  return sampler
+
+
+def sampled(sampler, lengths, **settings) -> dict[str, float]:
+  """Seconds to sample that many tokens after prompts of 32, best of five."""
   rng = np.random.default_rng(0)
-  lognormal = np.clip(np.exp(rng.normal(4.2, 0.7, 48)), 8, 224).astype(int)
-  equal = np.full(16, NEW)
   count = iter(range(10**9))
+
+  def call():
+    for length in lengths:
+      number = next(count)
+      sampler.submit(
+          sampler_types.Request(
+              request_id=str(number),
+              prompt=rng.integers(3, 4096, PROMPT).astype(np.int32),
+              params=sampler_types.SamplingParams(
+                  max_tokens=int(length), temperature=1.0, seed=number,
+                  **settings,
+              ),
+          )
+      )
+    done = 0
+    while sampler.busy:
+      done += sum(len(c.token) for c in sampler.step())
+    assert done == sum(lengths), (done, sum(lengths))
+
+  return bench.timed(call, warmup=2, repeat=5)
+
+
+def rollout() -> dict[str, float]:
+  """Decoded tokens per second, equal and lognormal lengths, T = 1."""
+  sampler = make_sampler()
+  drawn = np.random.default_rng(0).normal(4.2, 0.7, 48)
+  lognormal = np.clip(np.exp(drawn), 8, 224).astype(int)
+  equal = np.full(16, NEW)
   result = {}
   for name, lengths in (('equal', equal), ('lognormal', lognormal)):
-
-    def call(lengths=lengths):
-      for length in lengths:
-        number = next(count)
-        sampler.submit(
-            sampler_types.Request(
-                request_id=str(number),
-                prompt=rng.integers(3, 4096, PROMPT).astype(np.int32),
-                params=sampler_types.SamplingParams(
-                    max_tokens=int(length), temperature=1.0, seed=number
-                ),
-            )
-        )
-      done = 0
-      while sampler.busy:
-        done += sum(len(c.token) for c in sampler.step())
-      assert done == int(lengths.sum()), (done, lengths.sum())
-
-    seconds = bench.timed(call, warmup=2, repeat=5)
+    seconds = sampled(sampler, lengths)
     tokens = int(lengths.sum())
-    result[f'rollout_{name}_tok_s'] = round(tokens / seconds['best'], 1)
-    result[f'rollout_{name}_tok_s_median'] = round(tokens / seconds['median'], 1)
+    for figure, value in (('', 'best'), ('_median', 'median')):
+      rate = tokens / seconds[value]
+      result[f'rollout_{name}_tok_s{figure}'] = round(rate, 1)
   return result

@@ -46,6 +46,7 @@ class ValidationTest(parameterized.TestCase):
       ('steps=0', 'steps=0'),
       ('steps=-3', 'steps=-3'),
       ('time_limit_s=0', 'time_limit_s=0.0'),
+      ('token_limit=0', 'token_limit=0'),
       ('seed=-1', 'seed=-1'),
       ('mesh.fsdp=0', 'mesh.fsdp=0'),
       ('mesh.fsdp=-1', 'mesh.data and mesh.fsdp=-1'),

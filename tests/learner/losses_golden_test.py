@@ -125,6 +125,50 @@ class ActorTest(parameterized.TestCase):
     slope = slope + 0.5 * self.per_token(world, 'k3_grad', 'token')
     self.check(made, world, 'token', ('4',), total, slope)
 
+  @parameterized.named_parameters(
+      *((name, w) for name, w in COMMON
+        if w.golden['config']['dual_clip'] == 1.5)
+  )
+  def test_L3_L6_dual_clip_with_k2_in_the_loss(self, world):
+    made = learner(clip=(0.1, 0.2, 1.5), kl=('loss', 'k2', 0.5))
+    mode = 'task_mean'
+    expected = world.golden['expected']['aggregate'][mode]
+    total = expected['dual'] + 0.5 * expected['k2']
+    slope = self.per_token(world, 'dual_grad', mode)
+    slope = slope + 0.5 * self.per_token(world, 'k2_grad', mode)
+    self.check(made, world, mode, ('4',), total, slope)
+
+  @parameterized.named_parameters(*COMMON)
+  def test_L13_icepop(self, world):
+    self.check_gate(world, 'icepop', 'icepop_weight')
+
+  @parameterized.named_parameters(*COMMON)
+  def test_L13_mis(self, world):
+    # Inside the range its weight is 1.
+    self.check_gate(world, 'mis', 'mis_keep')
+
+  def check_gate(self, world, kind, weight):
+    made = learner(correction=kind)
+    expected = world.golden['expected']
+    weight = np.asarray(expected['per_token'][weight])
+    for mode, size in (('token', '4'), ('rollout_mean', '2')):
+      total = expected['aggregate'][mode][f'ppo_{kind}']
+      slope = self.per_token(world, 'ppo_grad', mode) * weight
+      stats = self.check(made, world, mode, size, total, slope)
+    gated = np.asarray(expected['per_token'][f'{kind}_keep'])[world.mask] == 0
+    golden_io.assert_close(stats['gated_fraction'].mean, gated.mean())
+
+  @parameterized.named_parameters(
+      *((name, w) for name, w in WORLDS
+        if w.golden['config']['dis_high'] == 3.0)
+  )
+  def test_L14_dis(self, world):
+    made = learner(loss='dis')
+    for mode, sizes in (('token', SIZES), ('task_mean', ('4',))):
+      total = world.golden['expected']['aggregate'][mode]['dis']
+      slope = self.per_token(world, 'dis_grad', mode)
+      self.check(made, world, mode, sizes, total, slope)
+
   @parameterized.named_parameters(*COMMON)
   def test_L10_L13_L20_seq_mis(self, world):
     made = learner(correction='seq_mis')
