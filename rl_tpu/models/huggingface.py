@@ -1,10 +1,12 @@
 """Hugging Face folders: config.json and *.safetensors, in and out.
 
 Every tensor of a folder is accounted for: one that is missing, left over or
-of another shape is an error with its name (K40).
+of another shape is an error with its name (K40). Tensors go to their shards
+in blocks, and to their files one file at a time.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+import functools
 import json
 import pathlib
 import shutil
@@ -12,18 +14,19 @@ from typing import Any
 
 import jax
 import numpy as np
-import safetensors
-from safetensors import numpy as safetensors_numpy
 
 from rl_tpu.models import config as config_lib
 from rl_tpu.models import decoder
 from rl_tpu.models import huggingface_config
 from rl_tpu.models import huggingface_names
+from rl_tpu.models import tensor_files
+from rl_tpu.sharding import filling
 from rl_tpu.sharding import rules
 
-SINGLE = 'model.safetensors'
-INDEX = 'model.safetensors.index.json'
-VALUE_HEAD = 'value_head.safetensors'
+# Blocks are read in this share of the largest tensor: what is in memory beside
+# the parameters stays well below that tensor.
+_BLOCK_SHARE = 1 / 16
+_BLOCK_BYTES = (2**18, 2**26)  # At least and at most.
 
 
 def read_config(folder: str | pathlib.Path) -> config_lib.DecoderConfig:
@@ -33,7 +36,7 @@ def read_config(folder: str | pathlib.Path) -> config_lib.DecoderConfig:
     ValueError: no such file, or a model that the decoder does not cover.
   """
   path = pathlib.Path(folder) / 'config.json'
-  return huggingface_config.parse(_read_json(path), path)
+  return huggingface_config.parse(tensor_files.read_json(path), path)
 
 
 def load(
@@ -50,30 +53,39 @@ def load(
     The decoder's settings and its parameters.
 
   Raises:
-    ValueError: a file or a tensor that is missing, left over or misshapen.
+    ValueError: a file or a tensor that is missing, left over, misshapen or of
+      a dtype that is not read.
   """
   folder = pathlib.Path(folder)
   config = read_config(folder)
-  files = _tensor_files(folder)
+  tensors = tensor_files.open_folder(folder)
   wanted = decoder.shapes_of(config)
-  tensors = _open_all(folder, files)
-  _check_names(folder, tensors, wanted, config)
+  _check_tensors(folder, tensors, wanted, config)
+  largest = max(tensor.nbytes for tensor in tensors.values())
+  at_least, at_most = _BLOCK_BYTES
+  block_bytes = min(max(int(largest * _BLOCK_SHARE), at_least), at_most)
+  if config.tie_embeddings and huggingface_names.HEAD in tensors:
+    _check_tied(folder, tensors, block_bytes)
   if mesh is None:
     placement = jax.tree.map(lambda _: None, wanted)
   else:
     axes = decoder.logical_axes(config)
     placement = rules.param_shardings(axes, mesh, wanted)
-  read = lambda path, leaf, sharding: jax.device_put(
-      _read_leaf(folder, tensors, path, leaf.shape, config), sharding
-  )
-  params = jax.tree_util.tree_map_with_path(read, wanted, placement)
-  if config.tie_embeddings and huggingface_names.HEAD in tensors:
-    _check_tied(
-        folder,
-        tensors[huggingface_names.HEAD],
-        params['embed']['embedding'],
+
+  def place(path, leaf, sharding):
+    keys = huggingface_names.keys_of(path)
+    pieces = huggingface_names.pieces(keys, leaf.shape, config)
+    depth = len(pieces[0].index)
+    inner = huggingface_names.file_axes(keys, len(leaf.shape) - depth)[0]
+    return filling.fill(
+        leaf.shape,
+        sharding,
+        functools.partial(_read, tensors, keys, leaf.shape, pieces),
+        split=(*range(depth), *(depth + axis for axis in inner)),
+        block_bytes=block_bytes,
     )
-  return config, params
+
+  return config, jax.tree_util.tree_map_with_path(place, wanted, placement)
 
 
 def save(
@@ -81,8 +93,11 @@ def save(
     config: config_lib.DecoderConfig,
     params: decoder.Params,
     *,
+    config_json: Mapping[str, Any] | None = None,
     tokenizer_files: Sequence[str | pathlib.Path] = (),
-    value_head: Mapping[str, Any] | None = None,
+    dtype: str = 'float32',
+    shard_bytes: int = tensor_files.SHARD_BYTES,
+    on_written: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
   """Writes a folder that `load`, and transformers, read back bit by bit.
 
@@ -90,131 +105,161 @@ def save(
     folder: made if it is not there.
     config: the decoder's settings.
     params: its parameters.
+    config_json: content of config.json where the model came from a folder;
+      None is made from `config`.
     tokenizer_files: copied beside the model under their own names.
-    value_head: the critic's head, into a file of its own.
+    dtype: of the numbers in the files: float32 or bfloat16.
+    shard_bytes: size of a file at most; a larger model gets several and an
+      index.
+    on_written: called with the bytes written so far and in all.
   """
   folder = pathlib.Path(folder)
   folder.mkdir(parents=True, exist_ok=True)
-  text = json.dumps(huggingface_config.render(config), indent=2)
-  (folder / 'config.json').write_text(text + '\n')
-  tensors = {}
-  for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-    keys = huggingface_names.keys_of(path)
-    array = np.asarray(jax.device_get(leaf), np.float32)
-    for piece in huggingface_names.pieces(keys, leaf.shape, config):
-      part = huggingface_names.to_file(keys, array[piece.index])
-      tensors[piece.name] = np.ascontiguousarray(part)
-  safetensors_numpy.save_file(
-      tensors, str(folder / SINGLE), metadata={'format': 'pt'}
+  write_config(folder, config_json or huggingface_config.render(config), dtype)
+  tensor_files.write(
+      folder,
+      list(_entries(params, config)),
+      dtype=dtype,
+      shard_bytes=shard_bytes,
+      on_written=on_written,
   )
-  if value_head is not None:
-    head = {
-        f'value_head.{name}': np.asarray(jax.device_get(leaf), np.float32)
-        for name, leaf in value_head.items()
-    }
-    safetensors_numpy.save_file(head, str(folder / VALUE_HEAD))
   for file in tokenizer_files:
     shutil.copy(file, folder / pathlib.Path(file).name)
 
 
-def _read_json(path: pathlib.Path) -> dict[str, Any]:
-  if not path.is_file():
-    raise ValueError(
-        f'{path} is missing: the model folder must hold the files of a Hugging'
-        ' Face export.'
-    )
-  try:
-    content = json.loads(path.read_text())
-  except ValueError as error:
-    raise ValueError(f'{path} is no JSON: {error}') from None
-  if not isinstance(content, dict):
-    raise ValueError(f'{path} must hold a JSON object.')
-  return content
+def write_config(
+    folder: pathlib.Path, content: Mapping[str, Any], dtype: str = 'float32'
+) -> None:
+  """Writes config.json, the files' dtype under the name that it has there."""
+  name = 'dtype' if 'dtype' in content else 'torch_dtype'
+  text = json.dumps({**content, name: dtype}, indent=2)
+  (folder / 'config.json').write_text(text + '\n', encoding='utf-8')
 
 
-def _tensor_files(folder: pathlib.Path) -> list[str]:
-  """Names of the safetensors files; all of them exist (K40 b)."""
-  if (folder / INDEX).is_file():
-    weight_map = _read_json(folder / INDEX).get('weight_map', {})
-    names = sorted(set(weight_map.values()))
-    missing = [name for name in names if not (folder / name).is_file()]
-    if missing:
-      raise ValueError(
-          f'{folder / missing[0]} is missing: {INDEX} names it; copy all'
-          ' shards of the model.'
-      )
-    return names
-  if not (folder / SINGLE).is_file():
-    raise ValueError(f'{folder} holds neither {SINGLE} nor {INDEX}.')
-  return [SINGLE]
-
-
-def _open_all(folder, files) -> dict[str, tuple[Any, str]]:
-  """Every tensor's open file and name; nothing is read yet."""
-  tensors = {}
-  for file in files:
-    try:
-      handle = safetensors.safe_open(str(folder / file), framework='numpy')
-      names = list(handle.keys())
-    except (OSError, safetensors.SafetensorError) as error:
-      raise ValueError(
-          f'{folder / file} cannot be read as safetensors: {error}'
-      ) from None
-    for name in names:
-      tensors[name] = (handle, name)
-  return tensors
-
-
-def _check_names(folder, tensors, wanted, config) -> None:
-  expected = set()
+def _check_tensors(folder, tensors, wanted, config) -> None:
+  """Names and shapes, before anything is read."""
+  expected = {}
   for path, leaf in jax.tree_util.tree_leaves_with_path(wanted):
     keys = huggingface_names.keys_of(path)
-    pieces = huggingface_names.pieces(keys, leaf.shape, config)
-    expected.update(piece.name for piece in pieces)
-  missing = sorted(expected - set(tensors))
+    for piece in huggingface_names.pieces(keys, leaf.shape, config):
+      rows, *rest = huggingface_names.file_shape(
+          keys, leaf.shape[len(piece.index) :]
+      )
+      expected[piece.name] = (rows * piece.part[1], *rest)
+  missing = sorted(set(expected) - set(tensors))
   if missing:
     raise ValueError(
         f'{folder}: tensor {missing[0]} is missing ({len(missing)} in all).'
     )
   head = {huggingface_names.HEAD} if config.tie_embeddings else set()
-  allowed = expected | head
   extra = sorted(
       name
-      for name in tensors
-      if name not in allowed and not name.endswith(huggingface_names.BUFFER)
+      for name in set(tensors) - set(expected) - head
+      if not name.endswith(huggingface_names.BUFFER)
   )
   if extra:
     raise ValueError(
         f'{folder}: tensor {extra[0]} has no place in the model'
         f' ({len(extra)} in all).'
     )
+  for name, shape in expected.items():
+    if tensors[name].shape != shape:
+      raise ValueError(
+          f'{folder}: tensor {name} has shape {list(tensors[name].shape)},'
+          f' config.json asks for {list(shape)}.'
+      )
 
 
-def _check_tied(folder, head, embedding: jax.Array) -> None:
-  if not np.array_equal(_read(head), np.asarray(embedding)):
+def _check_tied(folder, tensors, block_bytes: int) -> None:
+  """The output layer of a tied model is the embedding (K40 c)."""
+  head = tensors[huggingface_names.HEAD]
+  embedding = tensors[huggingface_names.EMBEDDING]
+  whole = tuple(slice(0, size) for size in embedding.shape)
+  if head.shape != embedding.shape or not all(
+      np.array_equal(head.read(cut), embedding.read(cut))
+      for cut in filling.blocks(whole, (0,), block_bytes)
+  ):
     raise ValueError(
-        f'{folder}: tie_word_embeddings is set, but {huggingface_names.HEAD}'
-        ' differs from the embedding.'
+        f'{folder}: tie_word_embeddings is set, but {head.name} differs from'
+        ' the embedding.'
     )
 
 
-def _read(tensor: tuple[Any, str]) -> np.ndarray:
-  handle, name = tensor
-  return np.asarray(handle.get_tensor(name)).astype(np.float32)
-
-
-def _read_leaf(folder, tensors, path, shape, config) -> np.ndarray:
-  """One parameter, put together from its pieces."""
-  keys = huggingface_names.keys_of(path)
-  out = np.empty(shape, np.float32)
-  for piece in huggingface_names.pieces(keys, shape, config):
-    array = _read(tensors[piece.name])
-    each = shape[len(piece.index) :]
-    file_shape = huggingface_names.file_shape(keys, each)
-    if array.shape != file_shape:
-      raise ValueError(
-          f'{folder}: tensor {piece.name} has shape {list(array.shape)},'
-          f' config.json asks for {list(file_shape)}.'
-      )
-    out[piece.index] = huggingface_names.from_file(keys, array, each)
+def _read(tensors, keys, shape, pieces, region: filling.Region) -> np.ndarray:
+  """A region of a parameter, put together from its pieces."""
+  depth = len(pieces[0].index)
+  outer, inner = region[:depth], region[depth:]
+  out = np.empty([cut.stop - cut.start for cut in region], np.float32)
+  for piece in pieces:
+    index = tuple(i - cut.start for i, cut in zip(piece.index, outer))
+    if all(cut.start <= i < cut.stop for i, cut in zip(piece.index, outer)):
+      out[index] = _read_piece(tensors, keys, shape[depth:], piece, inner)
   return out
+
+
+def _read_piece(tensors, keys, shape, piece, region) -> np.ndarray:
+  """A region of a piece of shape `shape`.
+
+  An axis of the file may be several of the parameter. The outermost of them
+  is cut in the file, the others in memory.
+  """
+  groups = huggingface_names.file_axes(keys, len(shape))
+  cuts, sizes = [], []
+  for group in groups:
+    first, *rest = group
+    step = int(np.prod([shape[axis] for axis in rest], dtype=int))
+    cut = region[first]
+    cuts.append(slice(cut.start * step, cut.stop * step))
+    sizes += [cut.stop - cut.start, *(shape[axis] for axis in rest)]
+  rows = huggingface_names.file_shape(keys, shape)[0]
+  start = piece.part[0] * rows
+  cuts[0] = slice(start + cuts[0].start, start + cuts[0].stop)
+  order = [axis for group in groups for axis in group]
+  array = tensors[piece.name].read(tuple(cuts)).reshape(sizes)
+  array = array.transpose(np.argsort(order))
+  outermost = {group[0] for group in groups}
+  return array[
+      tuple(
+          slice(None) if axis in outermost else cut
+          for axis, cut in enumerate(region)
+      )
+  ]
+
+
+def _entries(params, config) -> Iterator[tensor_files.Entry]:
+  """The folder's tensors, whose parts may be of several parameters."""
+  parts: dict[str, list[Any]] = {}
+  for path, leaf in jax.tree_util.tree_leaves_with_path(params):
+    keys = huggingface_names.keys_of(path)
+    for piece in huggingface_names.pieces(keys, leaf.shape, config):
+      parts.setdefault(piece.name, []).append((piece, keys, leaf))
+  for name in sorted(parts, key=_natural):
+    held = sorted(parts[name], key=lambda held: held[0].part)
+    piece, keys, leaf = held[0]
+    rows, *rest = huggingface_names.file_shape(
+        keys, leaf.shape[len(piece.index) :]
+    )
+    yield tensor_files.Entry(
+        name,
+        (rows * piece.part[1], *rest),
+        functools.partial(_fetch, held),
+    )
+
+
+def _fetch(held) -> np.ndarray:
+  """One tensor of the folder, from the devices."""
+  arrays = [
+      huggingface_names.to_file(
+          keys, np.asarray(jax.device_get(leaf[piece.index]), np.float32)
+      )
+      for piece, keys, leaf in held
+  ]
+  return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
+
+
+def _natural(name: str) -> list[tuple[bool, Any]]:
+  """Sorts layer 2 before layer 10."""
+  return [
+      (word.isdigit(), int(word) if word.isdigit() else word)
+      for word in name.split('.')
+  ]

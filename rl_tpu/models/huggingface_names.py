@@ -4,6 +4,7 @@ A parameter is stacked over layers, a folder has one tensor per layer; its
 matrices are [out, in], ours [in, out] with the heads on axes of their own.
 """
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -11,6 +12,7 @@ import numpy as np
 from rl_tpu.models import config as config_lib
 
 HEAD = 'lm_head.weight'
+EMBEDDING = 'model.embed_tokens.weight'
 BUFFER = '.rotary_emb.inv_freq'  # Old exports hold it; it is no parameter.
 STACKS = ('layers',)
 
@@ -79,25 +81,34 @@ def pieces(
   ]
 
 
+def file_axes(keys: tuple[str, ...], ndim: int) -> list[tuple[int, ...]]:
+  """The axes of a piece that make up each axis of its tensor, outermost first.
+
+  Args:
+    keys: the parameter's keys.
+    ndim: axes of the piece.
+  """
+  every = tuple(range(ndim))
+  if keys[-1] == 'embedding':
+    return [(axis,) for axis in every]
+  if keys[-1] != 'kernel':
+    return [every]
+  # [H, K, D] reads heads, the others the stream.
+  inputs = 2 if keys[-2] == 'out' else 1
+  return [every[inputs:], every[:inputs]]
+
+
 def file_shape(
     keys: tuple[str, ...], shape: tuple[int, ...]
 ) -> tuple[int, ...]:
   """Shape in the file of a piece of shape `shape`."""
-  return to_file(keys, np.broadcast_to(np.float32(0), shape)).shape
+  return tuple(
+      math.prod(shape[axis] for axis in axes)
+      for axes in file_axes(keys, len(shape))
+  )
 
 
 def to_file(keys: tuple[str, ...], array: np.ndarray) -> np.ndarray:
   """A piece of a parameter as the file has it: matrices are [out, in]."""
-  if keys[-1] == 'kernel':
-    inputs = array.shape[0]
-    if keys[-2] == 'out':  # [H, K, D] reads heads, the others the stream.
-      inputs *= array.shape[1]
-    return array.reshape(inputs, -1).T
-  return array if keys[-1] == 'embedding' else array.reshape(-1)
-
-
-def from_file(
-    keys: tuple[str, ...], array: np.ndarray, shape: tuple[int, ...]
-) -> np.ndarray:
-  """A piece of shape `shape` of a parameter from what the file has."""
-  return (array.T if keys[-1] == 'kernel' else array).reshape(shape)
+  order = [axis for axes in file_axes(keys, array.ndim) for axis in axes]
+  return array.transpose(order).reshape(file_shape(keys, array.shape))

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -12,6 +13,7 @@ from safetensors import numpy as safetensors_numpy
 
 from rl_tpu.config import schema
 from rl_tpu.models import huggingface
+from rl_tpu.models import tensor_files
 from rl_tpu.sharding import mesh as mesh_lib
 from tests.models import cases
 
@@ -43,8 +45,8 @@ class HuggingfaceTest(parameterized.TestCase):
       self.write({name: tensors[name] for name in chosen}, file)
       weight_map |= dict.fromkeys(chosen, file)
     index = {'metadata': {}, 'weight_map': weight_map}
-    (self.folder / huggingface.INDEX).write_text(json.dumps(index))
-    (self.folder / huggingface.SINGLE).unlink()
+    (self.folder / tensor_files.INDEX).write_text(json.dumps(index))
+    (self.folder / tensor_files.SINGLE).unlink()
 
   def edit_config(self, **changes):
     path = self.folder / 'config.json'
@@ -91,7 +93,7 @@ class HuggingfaceTest(parameterized.TestCase):
     _, loaded = huggingface.load(self.folder)
     jax.tree.map(np.testing.assert_array_equal, loaded, params)
     tensors['lm_head.weight'] = tensors['lm_head.weight'] + 1.0
-    (self.folder / huggingface.INDEX).unlink()
+    (self.folder / tensor_files.INDEX).unlink()
     self.write(tensors)
     with self.assertRaisesRegex(ValueError, 'lm_head.weight differs'):
       huggingface.load(self.folder)
@@ -145,19 +147,6 @@ class HuggingfaceTest(parameterized.TestCase):
     self.edit_config(head_dim=None, hidden_size=2560, num_attention_heads=32)
     self.assertEqual(huggingface.read_config(self.folder).head_width, 80)
 
-  def test_bfloat16_files_are_read_as_float32(self):
-    config, params = self.export()
-    rounded = {
-        name: np.asarray(jnp.asarray(array, jnp.bfloat16))
-        for name, array in self.tensors().items()
-    }
-    self.write(rounded)
-    _, loaded = huggingface.load(self.folder)
-    self.assertEqual(loaded['embed']['embedding'].dtype, jnp.float32)
-    jax.tree.map(
-        lambda x, y: np.testing.assert_allclose(x, y, rtol=1e-2), loaded, params
-    )
-
   def test_parameters_land_on_the_mesh(self):
     config, params = self.export()
     mesh = mesh_lib.make_mesh(schema.MeshConfig(2, 2, 2))
@@ -166,24 +155,109 @@ class HuggingfaceTest(parameterized.TestCase):
     self.assertEqual(gate.addressable_shards[0].data.shape, (2, 16, 24))
     jax.tree.map(np.testing.assert_array_equal, loaded, params)
 
-  def test_value_head_has_a_file_of_its_own(self):
+  @parameterized.parameters(jnp.bfloat16, np.float16)
+  def test_half_precision_files_are_read_exactly(self, dtype):
+    self.export(**cases.VARIANTS['qwen2'])
+    rounded = {
+        name: np.asarray(array).astype(dtype)
+        for name, array in self.tensors().items()
+    }
+    self.write(rounded)
+    _, loaded = huggingface.load(self.folder)
+    embedding = loaded['embed']['embedding']
+    self.assertEqual(embedding.dtype, jnp.float32)
+    np.testing.assert_array_equal(
+        embedding, rounded['model.embed_tokens.weight'].astype(np.float32)
+    )
+    np.testing.assert_array_equal(
+        loaded['layers']['up']['kernel'][1],
+        rounded['model.layers.1.mlp.up_proj.weight'].T.astype(np.float32),
+    )
+
+  def test_bfloat16_export_halves_the_file_and_is_marked(self):
     config = cases.config()
-    head = {'kernel': np.arange(32.0), 'bias': np.float32(0.5)}
-    note = self.folder / 'note.txt'
-    note.write_text('kept')
-    out = self.folder / 'out'
     huggingface.save(
-        out,
+        self.folder, config, cases.params(config), dtype='bfloat16'
+    )
+    (name,) = {str(array.dtype) for array in self.tensors().values()}
+    self.assertEqual(name, 'bfloat16')
+    content = json.loads((self.folder / 'config.json').read_text())
+    self.assertEqual(content['torch_dtype'], 'bfloat16')
+    _, once = huggingface.load(self.folder)
+    huggingface.save(self.folder, config, once, dtype='bfloat16')
+    _, twice = huggingface.load(self.folder)
+    jax.tree.map(np.testing.assert_array_equal, twice, once)
+
+  def test_K40_shards_are_filled_to_their_size_and_indexed(self):
+    config = cases.config()
+    params = cases.params(config)
+    huggingface.save(self.folder, config, params, shard_bytes=12_000)
+    self.assertFalse((self.folder / tensor_files.SINGLE).exists())
+    index = json.loads((self.folder / tensor_files.INDEX).read_text())
+    files = sorted(set(index['weight_map'].values()))
+    self.assertGreater(len(files), 3)
+    self.assertEqual(files[0], f'model-00001-of-{len(files):05}.safetensors')
+    held = [self.tensors(file) for file in files]
+    sizes = [sum(array.nbytes for array in file.values()) for file in held]
+    self.assertLessEqual(max(sizes), 12_000)
+    self.assertEqual(index['metadata']['total_size'], sum(sizes))
+    # 24 x 32 rows twice; per layer the projections, the gated layer, norms.
+    layer = 32 * 32 * 2 + 32 * 16 * 2 + 3 * 32 * 48 + 2 * 32
+    self.assertEqual(sum(sizes), 4 * (2 * 24 * 32 + 2 * layer + 32))
+    _, loaded = huggingface.load(self.folder)
+    jax.tree.map(np.testing.assert_array_equal, loaded, params)
+    # A smaller model takes the place of all of them.
+    huggingface.save(self.folder, config, params)
+    self.assertEqual(
+        [path.name for path in self.folder.glob('model*')],
+        [tensor_files.SINGLE],
+    )
+
+  @parameterized.parameters(False, True)
+  def test_blocks_of_any_size_give_the_same_parameters(self, on_mesh):
+    """Cut in layers, in rows and to single rows, also on shards of a mesh."""
+    config, params = self.export(**cases.VARIANTS['qwen2'])
+    mesh = None
+    if on_mesh:
+      mesh = mesh_lib.make_mesh(schema.MeshConfig(2, 2, 2))
+    for size in (300, 5000):
+      with mock.patch.object(huggingface, '_BLOCK_BYTES', (size, size)):
+        _, loaded = huggingface.load(self.folder, mesh=mesh)
+      jax.tree.map(np.testing.assert_array_equal, loaded, params)
+
+  def test_progress_ends_with_all_bytes(self):
+    config = cases.config()
+    seen = []
+    huggingface.save(
+        self.folder,
         config,
         cases.params(config),
-        tokenizer_files=[note],
-        value_head=head,
+        shard_bytes=12_000,
+        on_written=lambda *bytes_: seen.append(bytes_),
     )
-    huggingface.load(out)
-    self.assertEqual((out / 'note.txt').read_text(), 'kept')
-    stored = safetensors_numpy.load_file(str(out / huggingface.VALUE_HEAD))
-    np.testing.assert_array_equal(stored['value_head.kernel'], np.arange(32.0))
-    self.assertEqual(stored['value_head.bias'], 0.5)
+    self.assertEqual(seen, sorted(seen))
+    self.assertEqual(*seen[-1])
+
+  def test_K40_a_tensor_of_another_dtype_is_named(self):
+    self.export()
+    name = 'model.layers.0.mlp.up_proj.weight'
+    self.write(self.tensors() | {name: np.zeros((48, 32), np.int8)})
+    with self.assertRaisesRegex(ValueError, rf'{name} has dtype I8'):
+      huggingface.load(self.folder)
+
+  def test_K40_a_tensor_that_its_file_lacks_or_two_hold_is_named(self):
+    self.export()
+    self.shard(self.tensors())
+    first = self.tensors('model-1.safetensors')
+    name, array = sorted(first.items())[0]
+    del first[name]
+    self.write(first, 'model-1.safetensors')
+    with self.assertRaisesRegex(ValueError, f'{name} is missing in model-1'):
+      huggingface.load(self.folder)
+    for file in ('model-1.safetensors', 'model-2.safetensors'):
+      self.write(self.tensors(file) | {name: array}, file)
+    with self.assertRaisesRegex(ValueError, f'{name} is in .* and in model-2'):
+      huggingface.load(self.folder)
 
   @parameterized.parameters(
       (dict(model_type='gpt2'), "model_type = 'gpt2'"),
@@ -207,10 +281,10 @@ class HuggingfaceTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, 'config.json is missing'):
       huggingface.load(self.folder)
     self.export()
-    (self.folder / huggingface.SINGLE).write_bytes(b'cut')
+    (self.folder / tensor_files.SINGLE).write_bytes(b'cut')
     with self.assertRaisesRegex(ValueError, 'model.safetensors cannot be read'):
       huggingface.load(self.folder)
-    (self.folder / huggingface.SINGLE).unlink()
+    (self.folder / tensor_files.SINGLE).unlink()
     with self.assertRaisesRegex(ValueError, 'holds neither'):
       huggingface.load(self.folder)
     (self.folder / 'config.json').write_text('{')

@@ -1,0 +1,203 @@
+"""The *.safetensors files of a folder: opened lazily, written in shards.
+
+Nothing is read before every file is there and every name is known (K40).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+import dataclasses
+import json
+import math
+import pathlib
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+import safetensors
+from safetensors import numpy as safetensors_numpy
+
+SINGLE = 'model.safetensors'
+INDEX = 'model.safetensors.index.json'
+# A folder above it is written as several files with an index.
+SHARD_BYTES = 4 * 2**30
+
+DTYPES = {'float32': np.float32, 'bfloat16': jnp.bfloat16}
+_FILE_DTYPES = ('F32', 'BF16', 'F16')
+
+
+@dataclasses.dataclass(frozen=True)
+class Tensor:
+  """One tensor of a file; its numbers stay there until they are asked for.
+
+  Attributes:
+    name: in the file.
+    file: path of the file.
+    shape: as stored.
+    nbytes: as stored.
+  """
+
+  name: str
+  file: pathlib.Path
+  shape: tuple[int, ...]
+  nbytes: int
+  _slice: Any
+
+  def read(self, cut: tuple[slice, ...] | None = None) -> np.ndarray:
+    """Float32 numbers of a part of it; None is all of it."""
+    array = self._slice[cut or (slice(None),) * len(self.shape)]
+    return array.astype(np.float32, copy=False)
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+  """A tensor to be written: what it is called and how to get it."""
+
+  name: str
+  shape: tuple[int, ...]
+  make: Callable[[], np.ndarray]
+
+
+def read_json(path: pathlib.Path) -> dict[str, Any]:
+  """A JSON object of a model folder.
+
+  Raises:
+    ValueError: no such file, or another content.
+  """
+  if not path.is_file():
+    raise ValueError(
+        f'{path} is missing: the model folder must hold the files of a Hugging'
+        ' Face export.'
+    )
+  try:
+    content = json.loads(path.read_text(encoding='utf-8'))
+  except ValueError as error:
+    raise ValueError(f'{path} is no JSON: {error}') from None
+  if not isinstance(content, dict):
+    raise ValueError(f'{path} must hold a JSON object.')
+  return content
+
+
+def open_folder(folder: pathlib.Path) -> dict[str, Tensor]:
+  """Every tensor of a folder's model files by name; nothing is read yet.
+
+  Raises:
+    ValueError: a file that is missing or unreadable, a tensor that the index
+      names and its file does not hold, one that two files hold, or one of
+      another dtype than float32, bfloat16 and float16.
+  """
+  if not (folder / INDEX).is_file():
+    if not (folder / SINGLE).is_file():
+      raise ValueError(f'{folder} holds neither {SINGLE} nor {INDEX}.')
+    return open_file(folder / SINGLE)
+  weight_map = read_json(folder / INDEX).get('weight_map', {})
+  files = sorted(set(weight_map.values()))
+  missing = [file for file in files if not (folder / file).is_file()]
+  if missing:
+    raise ValueError(
+        f'{folder / missing[0]} is missing: {INDEX} names it; copy all'
+        ' shards of the model.'
+    )
+  tensors = {}
+  for file in files:
+    for name, tensor in open_file(folder / file).items():
+      if name in tensors:
+        raise ValueError(
+            f'{folder}: tensor {name} is in {tensors[name].file.name} and in'
+            f' {file}.'
+        )
+      tensors[name] = tensor
+  for name, file in sorted(weight_map.items()):
+    if name not in tensors or tensors[name].file.name != file:
+      raise ValueError(f'{folder}: tensor {name} is missing in {file}.')
+  return tensors
+
+
+def open_file(path: pathlib.Path) -> dict[str, Tensor]:
+  """Every tensor of one file by name.
+
+  Raises:
+    ValueError: the file cannot be read, or holds another dtype.
+  """
+  try:
+    handle = safetensors.safe_open(str(path), framework='numpy')
+    slices = {name: handle.get_slice(name) for name in handle.keys()}
+  except (OSError, safetensors.SafetensorError) as error:
+    raise ValueError(f'{path} cannot be read as safetensors: {error}') from None
+  tensors = {}
+  for name, part in slices.items():
+    dtype, shape = part.get_dtype(), tuple(part.get_shape())
+    if dtype not in _FILE_DTYPES:
+      raise ValueError(
+          f'{path}: tensor {name} has dtype {dtype}; {", ".join(_FILE_DTYPES)}'
+          ' are read.'
+      )
+    nbytes = math.prod(shape) * (4 if dtype == 'F32' else 2)
+    tensors[name] = Tensor(name, path, shape, nbytes, part)
+  return tensors
+
+
+def metadata_of(path: pathlib.Path) -> Mapping[str, str]:
+  """The texts beside the tensors of a file."""
+  with safetensors.safe_open(str(path), framework='numpy') as handle:
+    return handle.metadata() or {}
+
+
+def write(
+    folder: pathlib.Path,
+    entries: Sequence[Entry],
+    *,
+    dtype: str = 'float32',
+    shard_bytes: int = SHARD_BYTES,
+    on_written: Callable[[int, int], None] = lambda done, total: None,
+) -> None:
+  """Writes a folder's tensors, one file's worth of them in memory at a time.
+
+  Args:
+    folder: an earlier model in it is replaced.
+    entries: in the order of the files.
+    dtype: float32 or bfloat16.
+    shard_bytes: size of a file at most, except for a larger tensor.
+    on_written: called with the bytes written so far and in all.
+  """
+  for old in [*folder.glob('model-*-of-*.safetensors'), folder / INDEX]:
+    old.unlink(missing_ok=True)
+  size_of = lambda e: math.prod(e.shape) * np.dtype(DTYPES[dtype]).itemsize
+  shards = _shards(entries, size_of, shard_bytes)
+  total, done, weight_map = sum(map(size_of, entries)), 0, {}
+  for number, shard in enumerate(shards, start=1):
+    file = f'model-{number:05}-of-{len(shards):05}.safetensors'
+    file = file if len(shards) > 1 else SINGLE
+    tensors = {
+        e.name: np.ascontiguousarray(e.make(), DTYPES[dtype]) for e in shard
+    }
+    write_file(folder / file, tensors)
+    weight_map |= dict.fromkeys(tensors, file)
+    done += sum(map(size_of, shard))
+    on_written(done, total)
+  if len(shards) > 1:
+    (folder / SINGLE).unlink(missing_ok=True)
+    index = {'metadata': {'total_size': total}, 'weight_map': weight_map}
+    (folder / INDEX).write_text(json.dumps(index, indent=2) + '\n')
+
+
+def write_file(
+    path: pathlib.Path,
+    tensors: Mapping[str, np.ndarray],
+    metadata: Mapping[str, str] | None = None,
+) -> None:
+  """Writes one file, with the mark by which transformers knows the layout."""
+  safetensors_numpy.save_file(
+      dict(tensors), str(path), metadata={'format': 'pt'} | dict(metadata or {})
+  )
+
+
+def _shards(entries, size_of, shard_bytes) -> list[list[Entry]]:
+  """Entries by file: a new one whenever the next would not fit."""
+  shards, filled = [[]], 0
+  for entry in entries:
+    size = size_of(entry)
+    if shards[-1] and filled + size > shard_bytes:
+      shards.append([])
+      filled = 0
+    shards[-1].append(entry)
+    filled += size
+  return shards
