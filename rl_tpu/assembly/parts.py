@@ -28,6 +28,7 @@ from rl_tpu.rollout import session as session_lib
 from rl_tpu.sampler import contract
 from rl_tpu.sampler import engine as engine_lib
 from rl_tpu.sampler import sampler as sampler_lib
+from rl_tpu.sampler import types as sampler_types
 from rl_tpu.sharding import mesh as mesh_lib
 from rl_tpu.text import chat
 from rl_tpu.text import tokenizer as tokenizer_lib
@@ -135,11 +136,11 @@ def build_world(
   """Builds tasks, environment and verifier, and checks the window.
 
   Raises:
-    ValueError: a stop text that is no token, a window that the instruction
-      does not leave room in, settings that a class does not take.
+    ValueError: a stop text that is no token, no stop at all, a window that
+      the instruction does not leave room in, settings that a class does not
+      take.
   """
-  for text in config.sampling.stop:
-    tokenizer.token_id(text)
+  _check_stop(config, tokenizer)
   environment = loading.construct(
       config.environment.target,
       config.environment.settings,
@@ -189,6 +190,21 @@ def build_world(
       pool.close()
     raise
   return World(config, tokenizer, template, spec, verifier, acquire, pool)
+
+
+def _check_stop(config, tokenizer) -> None:
+  named = [tokenizer.token_id(text) for text in config.sampling.stop]
+  count = len(named or tokenizer.stop_ids)
+  if not count:
+    raise ValueError(
+        'sampling.stop = (): the model folder names no end tokens either'
+        ' (eos_token_id in generation_config.json); name a stop text.'
+    )
+  if count > sampler_types.MAX_STOP_IDS:
+    raise ValueError(
+        f'sampling.stop = {config.sampling.stop}: {count} end tokens, and the'
+        f' sampler takes {sampler_types.MAX_STOP_IDS}; name those that count.'
+    )
 
 
 def _check_reward_names(config, spec) -> None:

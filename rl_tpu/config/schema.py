@@ -167,7 +167,8 @@ class SamplingConfig:
     top_k: 0 is off.
     top_p: 1 is off.
     min_p: 0 is off.
-    stop: texts of single tokens that end a turn.
+    stop: texts of single tokens that end a turn; empty takes the end tokens
+      that the model folder names (generation_config.json).
     max_turn_tokens: sampled tokens of one turn at most, stop included.
     max_support: with top_k, top_p or min_p, ids of a token's support that are
       recorded and replayed at most; a rollout with a larger one is discarded.

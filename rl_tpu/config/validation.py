@@ -228,10 +228,11 @@ def _check_sampling(config: schema.ExperimentConfig) -> None:
   )
   _check_support(config)
   checks.require(
-      sampling.stop and all(sampling.stop),
+      all(sampling.stop),
       'sampling.stop',
       sampling.stop,
-      'name at least one text that is a single token and ends a turn',
+      'name texts that are single tokens and end a turn, or none: () takes the'
+      " model folder's own",
   )
   checks.at_least('sampling.max_turn_tokens', sampling.max_turn_tokens, 1)
 

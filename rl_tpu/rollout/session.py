@@ -51,9 +51,8 @@ class Session:
     self._tokenizer = tokenizer
     self._settings = settings
     self._talk = chat.Conversation(template, tokenizer)
-    self._stop_ids = tuple(
-        tokenizer.token_id(text) for text in settings.sampling.stop
-    )
+    named = (tokenizer.token_id(text) for text in settings.sampling.stop)
+    self._stop_ids = tuple(named) or tokenizer.stop_ids
     # Of the task, not of the member: group members have to be comparable (E7).
     self._lineage = f'{spec.name}/{spec.version}@{job.task.seed}'
     self._recorder = recorder_lib.Recorder(
@@ -178,8 +177,7 @@ class Session:
       if completion.finish_reason != 'stop' and limited_by is not None:
         # No tokens are left: the next turn finds that out as well.
         self._count('summaries_cut_short')
-      text = self._tokenizer.decode(completion.token)
-      text = self._strip_stop(text)
+      text = self._tokenizer.decode(self._without_stop(completion.token))
     else:
       text = yield Call('summarise')
     yield from self._continue_with(text, said if not prompt else ())
@@ -316,10 +314,9 @@ class Session:
     self._count('verifier_disagreed', float(not agrees))
     self._count('verifier_squared_gap', gap * gap)
 
-  def _strip_stop(self, text: str) -> str:
-    for stop in self._settings.sampling.stop:
-      text = text.removesuffix(stop)
-    return text
+  def _without_stop(self, ids: np.ndarray) -> np.ndarray:
+    ends = len(ids) and int(ids[-1]) in self._stop_ids
+    return ids[:-1] if ends else ids
 
   def _sampling_record(self, seed: int) -> records.Sampling:
     sampling = self._settings.sampling

@@ -9,8 +9,9 @@ window, which is a cut (K04).
 
 import dataclasses
 import functools
+import json
 import pathlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jinja2
@@ -24,7 +25,8 @@ from rl_tpu.text import hashing
 from rl_tpu.text import tokenizer as tokenizer_lib
 
 _SPECIAL = ('bos_token', 'eos_token', 'pad_token', 'unk_token')
-_PROBE = 'x'
+# Nothing that a template may write by itself, so that it is found again.
+_PROBE = 'rl_tpu probe'
 # A turn previews what it then adds, so the last few texts are asked for again.
 _CACHED_TEXTS = 256
 
@@ -58,6 +60,23 @@ def _raise_exception(message: str) -> None:
   raise ValueError(f'the chat template refuses the messages: {message}')
 
 
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+  """JSON as models were shown it: jinja2's own filter escapes it for HTML."""
+  return json.dumps(
+      value,
+      ensure_ascii=ensure_ascii,
+      indent=indent,
+      separators=separators,
+      sort_keys=sort_keys,
+  )
+
+
 def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
   environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
       trim_blocks=True,
@@ -65,18 +84,25 @@ def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
       extensions=[_Generation, jinja2.ext.loopcontrols],
   )
   environment.globals['raise_exception'] = _raise_exception
+  environment.filters['tojson'] = _to_json
   return environment
 
 
 class ChatTemplate:
   """The chat template of a model folder."""
 
-  def __init__(self, text: str, special: dict[str, str] | None = None):
+  def __init__(
+      self,
+      text: str,
+      special: dict[str, str] | None = None,
+      tools: Sequence[Mapping[str, Any]] = (),
+  ):
     """Compiles a template.
 
     Args:
       text: in jinja2.
       special: special tokens by the names a template uses (`bos_token`).
+      tools: descriptions of functions, which the template shows the model.
 
     Raises:
       ValueError: it does not compile.
@@ -87,7 +113,9 @@ class ChatTemplate:
       raise ValueError(f'the chat template does not compile: {error}') from (
           error
       )
+    self._text = text
     self._special = dict(special or {})
+    self._tools = tuple(tools)
     self._hash = hashing.of_json([text, self._special])
     self._render = functools.lru_cache(_CACHED_TEXTS)(self._render_text)
 
@@ -113,6 +141,12 @@ class ChatTemplate:
     special = {n: tokenizer_lib.token_text(config.get(n)) for n in _SPECIAL}
     return cls(text, {n: t for n, t in special.items() if t is not None})
 
+  def with_tools(self, tools: Sequence[Mapping[str, Any]]) -> 'ChatTemplate':
+    """The template that shows these tools; itself where there are none."""
+    if not tools:
+      return self
+    return ChatTemplate(self._text, self._special, tools)
+
   @property
   def hash(self) -> str:
     """Stands for the template and its special tokens (R5)."""
@@ -135,7 +169,7 @@ class ChatTemplate:
     try:
       return self._template.render(
           messages=plain,
-          tools=None,
+          tools=list(self._tools) or None,
           documents=None,
           add_generation_prompt=ask,
           **self._special,
@@ -150,7 +184,8 @@ class ChatTemplate:
       text = self.render([user, Message('assistant', _PROBE)], ask=False)
     except ValueError:
       return ''
-    return text[text.rindex(_PROBE) + 1 :] if _PROBE in text else ''
+    _, found, rest = text.rpartition(_PROBE)
+    return rest if found else ''
 
 
 def _named_default(entry: Any) -> str | None:
@@ -177,6 +212,8 @@ class Conversation:
     self._messages: list[Message] = []
     self._text = ''
     self._end_token: str | None = None
+    # A sampled stop token that the template has not written (yet).
+    self._open_stop = ''
 
   @property
   def template_hash(self) -> str:
@@ -193,6 +230,7 @@ class Conversation:
     text = self._template.render(messages, ask=True)
     ids = self._tokenizer.encode(text)
     self._messages, self._text = list(messages), text
+    self._open_stop = ''
     return ids
 
   def reply(self, text: str) -> None:
@@ -200,8 +238,13 @@ class Conversation:
 
     The ids are the sampler's and are not made here (K05).
     """
-    content = text
-    end = self._closing_token()
+    content, end = text, self._closing_token()
+    self._open_stop = ''
+    if not end:
+      # GLM's templates close a reply with the next message's header, and that
+      # header is what the policy stops with.
+      special = self._tokenizer.special_tokens
+      end = self._open_stop = next(filter(text.endswith, special), '')
     if end and text.endswith(end):
       content = text.removesuffix(end)
     self._messages.append(Message('assistant', content))
@@ -214,19 +257,35 @@ class Conversation:
       HistoryRewritten: the template changes earlier text; the conversation
         is as before, and `open` starts a window with the changed history.
     """
-    text = self._continued(messages, ask)
-    ids = self._tokenizer.encode(text[len(self._text) :])
-    self._messages.extend(messages)
+    text, history = self._continued(messages, ask)
+    new = text[len(self._text) :]
+    self._messages = [*history, *messages]
     self._text = text
-    return ids
+    if new:
+      self._open_stop = ''
+    return self._tokenizer.encode(new, follows=True)
 
   def preview(self, messages: Sequence[Message], *, ask: bool) -> np.ndarray:
     """The ids that `add` would append; appends nothing."""
-    text = self._continued(messages, ask)
-    return self._tokenizer.encode(text[len(self._text) :])
+    text, _ = self._continued(messages, ask)
+    return self._tokenizer.encode(text[len(self._text) :], follows=True)
 
-  def _continued(self, messages: Sequence[Message], ask: bool) -> str:
-    text = self._template.render([*self._messages, *messages], ask=ask)
+  def _continued(
+      self, messages: Sequence[Message], ask: bool
+  ) -> tuple[str, list[Message]]:
+    """The text with the messages, and the history that it renders."""
+    history = self._messages
+    text = self._template.render([*history, *messages], ask=ask)
+    if self._open_stop and not text.startswith(self._text):
+      if text + self._open_stop == self._text:
+        return self._text, history
+      # Another header follows than the one that was sampled: it stays, as
+      # part of what was said.
+      said = dataclasses.replace(
+          history[-1], content=history[-1].content + self._open_stop
+      )
+      history = [*history[:-1], said]
+      text = self._template.render([*history, *messages], ask=ask)
     if not text.startswith(self._text):
       place = next(_differences(text, self._text))
       raise HistoryRewritten(
@@ -234,7 +293,7 @@ class Conversation:
           f' {place} on: {self._text[place:place + 40]!r} became'
           f' {text[place:place + 40]!r}.'
       )
-    return text
+    return text, history
 
   def _closing_token(self) -> str:
     """The token that ends a reply where the template writes it, else ''.
@@ -245,7 +304,7 @@ class Conversation:
     """
     if self._end_token is None:
       closing = self._template.closing()
-      ids = self._tokenizer.encode(closing)
+      ids = self._tokenizer.encode(closing, follows=True)
       self._end_token = self._tokenizer.decode(ids[:1]) if len(ids) else ''
     return self._end_token
 

@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import tokenizers
 
+from rl_tpu.text import end_tokens
 from rl_tpu.text import hashing
+from rl_tpu.text import prefix_space
 
 _CACHED_TEXTS = 4096
 
@@ -21,6 +23,7 @@ class Tokenizer:
       backend: tokenizers.Tokenizer,
       *,
       pad_id: int | None = None,
+      stop_ids: tuple[int, ...] = (),
       files_hash: str = '',
   ):
     """Wraps a tokenizer.
@@ -29,27 +32,37 @@ class Tokenizer:
       backend: of the `tokenizers` library.
       pad_id: what the folder names as padding; None or -1 is none, and then
         id 0 fills the gaps. Masks go by length, never by this id (K21).
+      stop_ids: what the folder names as ends of a turn (K19).
       files_hash: stands for the files (R5); by default the backend's own
         serialised form.
 
     Raises:
       ValueError: a pad id that is no token.
     """
+    # A limit or a padding of the file is of batches, never of a text.
+    backend.no_truncation()
+    backend.no_padding()
     self._backend = backend
-    ids = backend.get_vocab(with_added_tokens=True).values()
-    self._size = max(ids, default=-1) + 1
+    self._following = prefix_space.without(backend)
+    self._size = _size(backend)
     self._pad_id = check_pad_id(pad_id, self._size)
+    self._stop_ids = tuple(stop_ids)
+    self._special = tuple(
+        token.content
+        for token in backend.get_added_tokens_decoder().values()
+        if token.special
+    )
     self._hash = files_hash or hashing.of_text(backend.to_str())
     self._encode = functools.lru_cache(_CACHED_TEXTS)(self._encode_text)
     self._decode = functools.lru_cache(_CACHED_TEXTS)(self._decode_bytes)
 
   @classmethod
   def from_folder(cls, folder: str | pathlib.Path) -> 'Tokenizer':
-    """Reads tokenizer.json and, where there is one, tokenizer_config.json.
+    """Reads tokenizer.json and what its neighbours say of special tokens.
 
     Raises:
       ValueError: no tokenizer.json, a file that does not parse, or a pad
-        token that the vocabulary does not hold.
+        token or an end token that the vocabulary does not hold.
     """
     path = pathlib.Path(folder) / 'tokenizer.json'
     if not path.is_file():
@@ -64,9 +77,15 @@ class Tokenizer:
       raise ValueError(f'{path}: it does not parse: {error}') from error
     config = read_config(folder)
     extra = json.dumps(config, sort_keys=True).encode()
+    eos = token_text(config.get('eos_token'))
     return cls(
         backend,
         pad_id=_pad_id_of(backend, config, folder),
+        stop_ids=end_tokens.read(
+            folder,
+            _size(backend),
+            None if eos is None else backend.token_to_id(eos),
+        ),
         files_hash=hashing.of_bytes(data + extra),
     )
 
@@ -81,28 +100,44 @@ class Tokenizer:
     return self._pad_id
 
   @property
+  def stop_ids(self) -> tuple[int, ...]:
+    """Ids that the folder names as ends of a turn; empty where it has none."""
+    return self._stop_ids
+
+  @property
+  def special_tokens(self) -> tuple[str, ...]:
+    """Texts of the tokens that stand for no text of their own."""
+    return self._special
+
+  @property
   def hash(self) -> str:
     """Stands for the tokenizer's files (R5)."""
     return self._hash
 
-  def encode(self, text: str) -> np.ndarray:
+  def encode(self, text: str, *, follows: bool = False) -> np.ndarray:
     """[L] int32 ids of the text alone.
+
+    Args:
+      text: special tokens in it are read as such.
+      follows: it comes after other text, so no space is put before it by a
+        tokenizer that puts one before the first word of a sequence.
 
     Raises:
       ValueError: the vocabulary has no token for some of it.
     """
-    return np.array(self._encode(text), np.int32)
+    return np.array(self._encode(text, follows), np.int32)
 
-  def _encode_text(self, text: str) -> tuple[int, ...]:
+  def _encode_text(self, text: str, follows: bool) -> tuple[int, ...]:
+    backend = self._following if follows else self._backend
     try:
-      return tuple(self._backend.encode(text, add_special_tokens=False).ids)
+      return tuple(backend.encode(text, add_special_tokens=False).ids)
     except Exception as error:  # The library raises the bare class.
       raise ValueError(
           f'the vocabulary has no token for part of {text!r}: {error}'
       ) from error
 
   def decode(self, ids: Any) -> str:
-    """The text of ids, special tokens written out.
+    """The text of ids wherever they stand, special tokens written out.
 
     Raises:
       ValueError: an id outside the vocabulary.
@@ -116,7 +151,7 @@ class Tokenizer:
           f'ids from {ids.min()} to {ids.max()}: the vocabulary has'
           f' {self._size} tokens.'
       )
-    return self._backend.decode(ids.tolist(), skip_special_tokens=False)
+    return self._following.decode(ids.tolist(), skip_special_tokens=False)
 
   def token_id(self, text: str) -> int:
     """The id of a text that is one token, for stop tokens.
@@ -128,7 +163,7 @@ class Tokenizer:
     if found is not None:
       return found
     try:
-      ids = self._encode(text)
+      ids = self._encode(text, True)
     except ValueError:
       ids = ()
     if len(ids) != 1 or self.decode(ids) != text:
@@ -139,22 +174,20 @@ class Tokenizer:
     return ids[0]
 
 
+def _size(backend: tokenizers.Tokenizer) -> int:
+  ids = backend.get_vocab(with_added_tokens=True).values()
+  return max(ids, default=-1) + 1
+
+
 def read_config(folder: str | pathlib.Path) -> dict[str, Any]:
   """The folder's tokenizer_config.json; empty where there is none.
 
   Raises:
     ValueError: the file is not a JSON object.
   """
-  path = pathlib.Path(folder) / 'tokenizer_config.json'
-  if not path.is_file():
-    return {}
-  try:
-    config = json.loads(path.read_text(encoding='utf-8'))
-  except ValueError as error:
-    raise ValueError(f'{path}: it is not JSON: {error}') from error
-  if not isinstance(config, dict):
-    raise ValueError(f'{path}: it is not a JSON object.')
-  return config
+  return end_tokens.read_object(
+      pathlib.Path(folder) / 'tokenizer_config.json'
+  )
 
 
 def token_text(entry: Any) -> str | None:

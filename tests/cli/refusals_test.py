@@ -82,6 +82,14 @@ class RefusalsTest(parameterized.TestCase):
     message = self.refused('sampling.top_p=0.9', 'sampling.max_support=0')
     self.assertIn('sampling.top_p=0.9', message)
 
+  def test_K19_no_end_token_anywhere(self):
+    (self.model / 'tokenizer_config.json').write_text('{}')
+    self.assertIn('sampling.stop = ()', self.refused('sampling.stop=[]'))
+    (self.model / 'generation_config.json').write_text(
+        '{"eos_token_id": [0, 1, 2, 3, 4]}'
+    )
+    self.assertIn('5 end tokens', self.refused('sampling.stop=[]'))
+
   def test_a_model_folder_without_config(self):
     (self.model / 'config.json').unlink()
     self.assertIn('config.json', self.refused())

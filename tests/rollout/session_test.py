@@ -21,6 +21,7 @@ from rl_tpu.text import chat
 from rl_tpu.text import tokenizer as tokenizer_lib
 from rl_tpu.types import budget
 from rl_tpu.types import termination as term
+from rl_tpu.types import token_types
 from rl_tpu.verifiers import protocol as verifiers
 from tests.rollout import worlds
 
@@ -101,6 +102,21 @@ class SessionTest(parameterized.TestCase):
     texts = [self.tokenizer.decode(s.token) for s in rollout.segments]
     for prompt in sampler.prompts:
       self.assertTrue(any(t.startswith(prompt) for t in texts), prompt)
+
+  def test_K19_without_stop_texts_the_folders_end_tokens_end_a_turn(self):
+    settings = self._settings(
+        sampling=schema.SamplingConfig(max_turn_tokens=8, stop=())
+    )
+    newline = self.tokenizer.token_id('\n')
+    # The arithmetic folder names the line's end as its eos token.
+    self.assertEqual(self.tokenizer.stop_ids, (newline,))
+    (rollout,), _ = self._run([{'turns': 3}], settings=settings)
+    segment = rollout.segments[0]
+    self.assertEqual(segment.sampling.stop_ids, (newline,))
+    self.assertEqual(rollout.counters['turns'], 3)
+    np.testing.assert_array_equal(
+        segment.token[segment.token_type == token_types.STOP], [newline] * 3
+    )
 
   def test_R4_sampled_ids_are_kept_and_never_made_from_text(self):
     # The session's tokenizer reads ' ok' as two tokens; the policy samples it
