@@ -166,11 +166,10 @@ def write(
   for number, shard in enumerate(shards, start=1):
     file = f'model-{number:05}-of-{len(shards):05}.safetensors'
     file = file if len(shards) > 1 else SINGLE
-    tensors = {
-        e.name: np.ascontiguousarray(e.make(), DTYPES[dtype]) for e in shard
-    }
-    write_file(folder / file, tensors)
-    weight_map |= dict.fromkeys(tensors, file)
+    make = lambda e: np.ascontiguousarray(e.make(), DTYPES[dtype])
+    # Not bound to a name: it is free before the next file's are made.
+    write_file(folder / file, {e.name: make(e) for e in shard})
+    weight_map |= dict.fromkeys((e.name for e in shard), file)
     done += sum(map(size_of, shard))
     on_written(done, total)
   if len(shards) > 1:

@@ -7,10 +7,11 @@ whose clock and neighbours change.
 
 Parts: rollout, update, scoring, gae (default: these); estimator (packing and
 recursion over up to 10 million tokens), support (recorded sampling supports),
-memory (of the update, by part). Each runs in a process of its own, so that
-peak memory is that part's.
+memory (of the update, by part), folder (a gigabyte of model in and out). Each
+runs in a process of its own, so that peak memory is that part's.
 """
 
+import importlib
 import json
 import os
 import resource
@@ -20,7 +21,13 @@ import sys
 import time
 
 DEFAULT = ('rollout', 'update', 'scoring', 'gae')
-COSTS = ('estimator', 'support', 'memory')
+# Parts by their module.
+PARTS = dict.fromkeys(DEFAULT, 'parts') | {
+    'estimator': 'costs',
+    'support': 'costs',
+    'memory': 'costs',
+    'folder': 'folder',
+}
 
 
 def timed(call, *, warmup: int, repeat: int) -> dict[str, float]:
@@ -37,10 +44,8 @@ def timed(call, *, warmup: int, repeat: int) -> dict[str, float]:
 
 def run_part(name: str) -> dict[str, float]:
   """One part in this process."""
-  from tests.bench import costs
-  from tests.bench import parts
-
-  figures = getattr(costs if name in COSTS else parts, name)()
+  module = importlib.import_module(f'tests.bench.{PARTS[name]}')
+  figures = getattr(module, name)()
   peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
   figures[f'{name}_peak_gib'] = round(peak, 2)
   return figures
@@ -52,10 +57,9 @@ def main() -> None:
   if arguments[:1] == ['--part']:
     print(json.dumps(run_part(arguments[1])))
     return
-  known = (*DEFAULT, *COSTS)
-  unknown = [a for a in arguments if a not in known]
+  unknown = [a for a in arguments if a not in PARTS]
   if unknown:
-    sys.exit(f'tests.bench: no part {unknown[0]}; parts: {", ".join(known)}.')
+    sys.exit(f'tests.bench: no part {unknown[0]}; parts: {", ".join(PARTS)}.')
   result = {'bench': 'rl_tpu', 'cores': os.cpu_count()}
   environment = dict(
       os.environ,
