@@ -312,22 +312,3 @@ def _scan_sums(steps, rates, stretches, ahead, start) -> list[jax.Array]:
 
   _, sums = jax.lax.scan(step, list(start), (steps, entering), reverse=True)
   return sums
-
-
-def segment_ordinals(joins: batch_lib.Joins) -> jax.Array:
-  """[B, T] int32: segment ends before a position, over all earlier rows."""
-  end = joins.segment_end_BT.reshape(-1).astype(jnp.int32)
-  return (jnp.cumsum(end) - end).reshape(joins.segment_end_BT.shape)
-
-
-def by_ordinal(
-    joins: batch_lib.Joins, ordinal_BT: jax.Array, table_N: jax.Array
-) -> jax.Array:
-  """A table over N in the order of `segment_ordinals`.
-
-  Segments without a transition have no place to be found by; nothing reads
-  their entry.
-  """
-  ordinal_N = ordinal_BT.reshape(-1)[jnp.maximum(joins.first_N, 0)]
-  ordinal_N = jnp.where(joins.first_N >= 0, ordinal_N, len(table_N))
-  return jnp.zeros_like(table_N).at[ordinal_N].set(table_N, mode='drop')

@@ -58,12 +58,11 @@ def estimate(
   value_BT = stop(value_BT).astype(jnp.float32)
   reward_BT = joins.reward_BT
   if kl_BT is not None:
-    is_action_BT = joins.owner_BT >= 0
+    is_action_BT = joins.owner_BT != -1
     reward_BT = reward_BT - jnp.where(is_action_BT, stop(kl_BT), 0.0)
   earned_BT = _to_owner(joins, reward_BT) if level == 'turn' else reward_BT
-  next_BT = _next_value(joins, value_BT, stop(bootstrap_R), gae)
   delta_BT, policy_BT, critic_BT = _recursion(
-      joins, earned_BT, next_BT, value_BT, gae
+      joins, earned_BT, value_BT, stop(bootstrap_R), gae
   )
   return_BT = jnp.where(
       joins.transition_mask_BT, critic_BT + value_BT, 0.0
@@ -80,9 +79,10 @@ def estimate(
 
 
 def _recursion(
-    joins, earned_BT, next_BT, value_BT, gae
+    joins, earned_BT, value_BT, bootstrap_R, gae
 ) -> tuple[jax.Array, jax.Array, jax.Array]:
   """delta, A under lambda_policy and A under lambda_critic."""
+  next_BT = _next_value(joins, value_BT, bootstrap_R, gae)
   delta_BT = jnp.where(
       joins.transition_mask_BT, earned_BT + next_BT - value_BT, 0.0
   )
@@ -97,23 +97,48 @@ def _recursion(
     return delta_BT, policy_BT, critic_BT
   critic_BT = affine.suffix_sums(joins, delta_BT, rates[1:], joined=True)[0]
   delta_BT, policy_BT = _position_scaled(
-      joins, earned_BT, next_BT, value_BT, rates[0]
+      joins, earned_BT, value_BT, bootstrap_R, gae, rates[0]
   )
   return delta_BT, policy_BT, critic_BT
 
 
 def _next_value(joins, value_BT, bootstrap_R, gae) -> jax.Array:
   """gamma_j * V_{j+1}: the next transition's value, or V_N (G2, G4, G10)."""
-  inside = 'promise_in_bounds'
-  next_BT = value_BT.reshape(-1).at[jnp.maximum(joins.next_BT, 0)].get(
-      mode=inside
-  )
   end_R = jnp.where(joins.bootstrap_R, bootstrap_R, 0.0)
-  end_BT = end_R.at[jnp.maximum(joins.rollout_BT, 0)].get(mode=inside)
-  next_BT = jnp.where(joins.next_BT >= 0, next_BT, end_BT)
-  if gae.cut == 'cut_terminal':
-    next_BT = jnp.where(_crosses(joins), 0.0, next_BT)
+  crossing_N = 0.0
+  if gae.cut != 'cut_terminal':
+    first_N = _at(value_BT, joins.first_N)
+    crossing_N = first_N[jnp.maximum(joins.next_N, 0)]
+  next_BT = _with_beyond(joins, value_BT, crossing_N, end_R)
   return jnp.where(joins.decay_BT, gae.gamma, 1.0) * next_BT
+
+
+def _with_beyond(joins, value_BT, crossing_N, end_R) -> jax.Array:
+  """The value at the next transition.
+
+  Inside a segment it stands in the same row. What comes after a segment is a
+  table: `crossing_N` where the rollout goes on, `end_R` at its end. So no
+  array of tokens leaves its device.
+  """
+  next_BT = jnp.take_along_axis(
+      value_BT, jnp.maximum(joins.next_BT, 0), axis=1,
+      mode='promise_in_bounds',
+  )
+  end_N = end_R[jnp.maximum(joins.rollout_N, 0)]
+  beyond_N = jnp.where(joins.next_N >= 0, crossing_N, end_N)
+  return _set(next_BT, joins.last_N, beyond_N)
+
+
+def _at(array_BT: jax.Array, place_N: jax.Array) -> jax.Array:
+  """Values at flat indices; any where the index is below 0."""
+  return array_BT.reshape(-1)[jnp.maximum(place_N, 0)]
+
+
+def _set(array_BT, place_N, value_N) -> jax.Array:
+  """Writes at flat indices; none where the index is below 0."""
+  place_N = jnp.where(place_N >= 0, place_N, array_BT.size)
+  flat = array_BT.reshape(-1).at[place_N].set(value_N, mode='drop')
+  return flat.reshape(array_BT.shape)
 
 
 def _rate(joins, gamma: float, decay: schema.LambdaConfig) -> affine.Rate:
@@ -125,15 +150,8 @@ def _rate(joins, gamma: float, decay: schema.LambdaConfig) -> affine.Rate:
   return affine.Rate(0.0, gamma * lambda_R[jnp.maximum(joins.rollout_BT, 0)])
 
 
-def _crosses(joins) -> jax.Array:
-  """The next transition is in another segment of the rollout (G20)."""
-  ordinal_BT = affine.segment_ordinals(joins)
-  next_BT = ordinal_BT.reshape(-1)[jnp.maximum(joins.next_BT, 0)]
-  return (joins.next_BT >= 0) & (next_BT != ordinal_BT)
-
-
 def _position_scaled(
-    joins, earned_BT, next_BT, value_BT, rate
+    joins, earned_BT, value_BT, bootstrap_R, gae, rate
 ) -> tuple[jax.Array, jax.Array]:
   """Residuals and advantages of blocks of their own (G20).
 
@@ -141,27 +159,44 @@ def _position_scaled(
   terminal reward; its advantages are scaled down by what comes after it.
   """
   mask_BT = joins.transition_mask_BT
-  rollout_BT = jnp.maximum(joins.rollout_BT, 0)
   shared_R = jnp.where(joins.bootstrap_R, 0.0, joins.score_R)
-  after_BT = jnp.where(_crosses(joins), shared_R[rollout_BT], next_BT)
+  end_R = jnp.where(joins.bootstrap_R, gae.gamma * bootstrap_R, 0.0)
+  shared_N = shared_R[jnp.maximum(joins.rollout_N, 0)]
+  after_BT = _with_beyond(joins, gae.gamma * value_BT, shared_N, end_R)
   delta_BT = jnp.where(mask_BT, earned_BT + after_BT - value_BT, 0.0)
   sum_BT = affine.suffix_sums(joins, delta_BT, (rate,), joined=False)[0]
-  ordinal_BT = affine.segment_ordinals(joins)
-  later_N = affine.by_ordinal(joins, ordinal_BT, joins.later_N)
+  later_BT = joins.later_N[jnp.maximum(joins.segment_BT, 0)]
   factor = rate.constant if rate.value_BT is None else rate.value_BT
-  scale_BT = jnp.power(factor, later_N[ordinal_BT].astype(jnp.float32))
+  scale_BT = jnp.power(factor, later_BT.astype(jnp.float32))
   return delta_BT, jnp.where(mask_BT, sum_BT * scale_BT, 0.0)
 
 
 def _to_owner(joins, value_BT: jax.Array) -> jax.Array:
-  """Sums values of actions at the transition that owns them (G19)."""
-  owner = jnp.where(joins.owner_BT >= 0, joins.owner_BT, value_BT.size)
-  total = jnp.zeros(value_BT.size, value_BT.dtype)
-  total = total.at[owner.reshape(-1)].add(value_BT.reshape(-1), mode='drop')
-  return total.reshape(value_BT.shape)
+  """Sums values of actions at the transition that owns them (G19).
+
+  A turn that goes on behind a cut hands its transition one sum a segment.
+  """
+  length = value_BT.shape[1]
+  column_BT = jnp.where(joins.owner_BT >= 0, joins.owner_BT, length)
+  add = lambda column_T, value_T: (
+      jnp.zeros_like(value_T).at[column_T].add(value_T, mode='drop')
+  )
+  total_BT = jax.vmap(add)(column_BT, value_BT)
+  size = len(joins.owner_N)
+  is_earlier_BT = joins.owner_BT == batch_lib.EARLIER
+  segment_BT = jnp.where(is_earlier_BT, joins.segment_BT, size)
+  earlier_N = jnp.zeros(size, value_BT.dtype)
+  earlier_N = earlier_N.at[segment_BT].add(value_BT, mode='drop')
+  place_N = jnp.where(joins.owner_N >= 0, joins.owner_N, value_BT.size)
+  flat = total_BT.reshape(-1).at[place_N].add(earlier_N, mode='drop')
+  return flat.reshape(value_BT.shape)
 
 
 def _from_owner(joins, value_BT: jax.Array) -> jax.Array:
   """Gives every action the value of its transition (G19)."""
-  spread_BT = value_BT.reshape(-1)[jnp.maximum(joins.owner_BT, 0)]
-  return jnp.where(joins.owner_BT >= 0, spread_BT, 0.0)
+  owner_BT = joins.owner_BT
+  own_BT = jnp.take_along_axis(value_BT, jnp.maximum(owner_BT, 0), axis=1)
+  earlier_N = _at(value_BT, joins.owner_N)
+  earlier_BT = earlier_N[jnp.maximum(joins.segment_BT, 0)]
+  own_BT = jnp.where(owner_BT == batch_lib.EARLIER, earlier_BT, own_BT)
+  return jnp.where(owner_BT != -1, own_BT, 0.0)

@@ -20,13 +20,10 @@ class Grid:
   def __init__(
       self, flat: timeline.Tokens, layout: packing.Layout, row_length: int
   ):
-    """Works out the flat index (row * T + column) of every token."""
+    """Works out column and flat index (row * T + column) of every token."""
     self.shape = (layout.num_rows, row_length)
-    self.place = (
-        layout.row[flat.segment] * row_length
-        + layout.column[flat.segment]
-        + flat.position
-    )
+    self.column = layout.column[flat.segment] + flat.position
+    self.place = layout.row[flat.segment] * row_length + self.column
 
   def spread(self, values: np.ndarray, fill: float, dtype: type) -> np.ndarray:
     """[B, T] with the values of all tokens, `fill` in padding."""
@@ -97,16 +94,22 @@ def build(
       reward_BT=grid.spread_at(acts.token, reward, 0.0, np.float32),
       owner_BT=grid.spread_at(
           acts.token,
-          grid.place[acts.token[acts.transition]],
+          np.where(
+              acts.segment[acts.transition] == acts.segment,
+              grid.column[acts.token[acts.transition]],
+              batch_lib.EARLIER,
+          ),
           -1,
           np.int32,
       ),
       next_BT=grid.spread_at(
-          token, _following(grid.place[token], acts.rollout[starts]),
-          -1, np.int32,
+          token,
+          _following(grid.column[token], acts.segment[starts]),
+          -1,
+          np.int32,
       ),
       rollout_BT=grid.spread(flat.rollout, -1, np.int32),
-      segment_end_BT=grid.spread_at(_segment_end(flat), True, False, bool),
+      segment_BT=grid.spread(flat.segment, -1, np.int32),
       policy_mask_BT=grid.spread(policy, False, bool),
       critic_mask_BT=grid.spread(critic, False, bool),
       **_segment_tables(flat, acts, starts, grid),
@@ -134,12 +137,26 @@ def _rollout_tables(
 
 def _segment_tables(flat, acts, starts, grid) -> dict[str, np.ndarray]:
   size_N = table_size(len(flat.segments))
-  segment, at = np.unique(acts.segment[starts], return_index=True)
-  first_N = np.full(size_N, -1, np.int32)
-  first_N[segment] = grid.place[acts.token[starts][at]]
+  none_N = np.full(size_N, -1, np.int32)
+  first_N, last_N, owner_N, next_N = (none_N.copy() for _ in range(4))
+  # Transitions are in time order: those of a segment stand together.
+  place, segment = grid.place[acts.token[starts]], acts.segment[starts]
+  is_last = np.append(segment[1:] != segment[:-1], True)[: len(segment)]
+  is_first = np.roll(is_last, 1)
+  first_N[segment[is_first]] = place[is_first]
+  last_N[segment[is_last]] = place[is_last]
+  next_N[segment[is_last]] = _following(
+      segment[is_first], flat.segment_rollout[segment[is_first]]
+  )
+  begun = acts.segment[acts.transition] != acts.segment
+  owner_N[acts.segment[begun]] = grid.place[acts.token[acts.transition[begun]]]
   goes_on = flat.segment_rollout[1:] == flat.segment_rollout[:-1]
   return {
       'first_N': first_N,
+      'last_N': last_N,
+      'owner_N': owner_N,
+      'next_N': next_N,
+      'rollout_N': _table(flat.segment_rollout, -1, np.int32, size_N),
       'continues_N': _table(goes_on, False, bool, size_N),
       'later_N': _table(
           timeline.later_actions(flat, acts), 0, np.int32, size_N
@@ -147,10 +164,10 @@ def _segment_tables(flat, acts, starts, grid) -> dict[str, np.ndarray]:
   }
 
 
-def _following(place: np.ndarray, rollout: np.ndarray) -> np.ndarray:
-  """Place of the next transition of the same rollout, -1 after its last."""
-  out = np.full(len(place), -1, np.int64)
-  out[:-1] = np.where(rollout[:-1] == rollout[1:], place[1:], -1)
+def _following(values: np.ndarray, owner: np.ndarray) -> np.ndarray:
+  """The next value of the same owner, -1 after its last."""
+  out = np.full(len(values), -1, np.int64)
+  out[:-1] = np.where(owner[:-1] == owner[1:], values[1:], -1)
   return out
 
 

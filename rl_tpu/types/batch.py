@@ -33,6 +33,9 @@ class Rows(NamedTuple):
   support_BTM: jax.Array | None = None
 
 
+EARLIER = -2  # In Joins.owner_BT.
+
+
 class Joins(NamedTuple):
   """How positions follow each other in rollout time (G1 to G5, G19).
 
@@ -43,17 +46,24 @@ class Joins(NamedTuple):
     transition_mask_BT: bool, positions that are transitions.
     decay_BT: bool, gamma and lambda apply after this transition (G10).
     reward_BT: float32 reward of each action after G5 and G6; 0 elsewhere.
-    owner_BT: int32 flat index (row * T + position) of the transition that an
-      action token belongs to: itself, or its turn's first action. -1 off the
-      actions.
-    next_BT: int32 flat index of the next transition of the rollout, -1 at its
-      last one and off the transitions.
+    owner_BT: int32 column of the transition that an action token belongs to:
+      itself, or its turn's first action; EARLIER where that lies in an earlier
+      segment. -1 off the actions.
+    next_BT: int32 column of the next transition of the segment, -1 at its last
+      one and off the transitions.
     rollout_BT: int32 dense rollout id, -1 in padding.
-    segment_end_BT: bool, last position of a segment.
+    segment_BT: int32 index into N, -1 in padding.
     policy_mask_BT: bool (G16).
     critic_mask_BT: bool (G16; one a turn under `critic.level = turn`).
-    first_N: int32 flat index of the segment's first transition, -1 if none.
-      Segments are sorted by (rollout, segment_index), so N is time order.
+    first_N: int32 flat index (row * T + column) of the segment's first
+      transition, -1 if none. Segments are sorted by (rollout, segment_index),
+      so N is time order.
+    last_N: the same of its last transition.
+    owner_N: int32 flat index of the transition that the segment's first
+      actions belong to where it lies in an earlier segment, -1 if none do.
+    next_N: int32 next segment of the rollout that has a transition, for a
+      segment that has one; -1 if none follows.
+    rollout_N: int32 rollout of the segment, -1 in the table's padding.
     continues_N: bool, the next entry of N belongs to the same rollout.
     later_N: int32, actions in later segments of the rollout (G20).
     final_R: int32 flat index of the last real token of the rollout's last
@@ -71,10 +81,14 @@ class Joins(NamedTuple):
   owner_BT: jax.Array
   next_BT: jax.Array
   rollout_BT: jax.Array
-  segment_end_BT: jax.Array
+  segment_BT: jax.Array
   policy_mask_BT: jax.Array
   critic_mask_BT: jax.Array
   first_N: jax.Array
+  last_N: jax.Array
+  owner_N: jax.Array
+  next_N: jax.Array
+  rollout_N: jax.Array
   continues_N: jax.Array
   later_N: jax.Array
   final_R: jax.Array

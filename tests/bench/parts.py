@@ -177,30 +177,33 @@ def _joins(rows: int, length: int) -> tuple[batch_lib.Joins, jax.Array]:
   flat = np.flatnonzero(action)
   rollout = np.arange(rows) // 4
   follows = np.full(rows * length, -1, np.int32)
-  same = rollout[flat[1:] // length] == rollout[flat[:-1] // length]
-  follows[flat[:-1][same]] = flat[1:][same]
-  ends = np.zeros((rows, length), bool)
-  ends[:, -1] = True
+  same = flat[1:] // length == flat[:-1] // length
+  follows[flat[:-1][same]] = flat[1:][same] % length
   num = int(rollout.max()) + 1
   count = np.bincount(rollout[flat // length], minlength=num)
   shape = (rows, length)
-  owner = np.where(action, np.arange(rows * length).reshape(shape), -1)
+  row = np.arange(rows)
+  goes_on = row % 4 < 3
   joins = batch_lib.Joins(
       transition_mask_BT=action,
       decay_BT=action,
       reward_BT=np.where(action, rng.normal(size=shape), 0).astype(np.float32),
-      owner_BT=owner.astype(np.int32),
+      owner_BT=np.where(action, np.arange(length), -1).astype(np.int32),
       next_BT=follows.reshape(shape),
       rollout_BT=np.repeat(rollout[:, None], length, 1).astype(np.int32),
-      segment_end_BT=ends,
+      segment_BT=np.repeat(row[:, None], length, 1).astype(np.int32),
       policy_mask_BT=action,
       critic_mask_BT=action,
       first_N=np.array(
-          [r * length + np.argmax(action[r]) for r in range(rows)], np.int32
+          [r * length + np.argmax(action[r]) for r in row], np.int32
       ),
-      continues_N=np.array(
-          [r + 1 < rows and rollout[r] == rollout[r + 1] for r in range(rows)]
+      last_N=np.array(
+          [r * length + np.flatnonzero(action[r])[-1] for r in row], np.int32
       ),
+      owner_N=np.full(rows, -1, np.int32),
+      next_N=np.where(goes_on, row + 1, -1).astype(np.int32),
+      rollout_N=rollout.astype(np.int32),
+      continues_N=goes_on,
       later_N=np.zeros(rows, np.int32),
       final_R=np.array(
           [(r * 4 + 4) * length - 1 for r in range(num)], np.int32

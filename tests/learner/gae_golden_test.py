@@ -1,6 +1,11 @@
-"""Golden cases through the learner's own jitted estimate, on its mesh."""
+"""The learner's own jitted estimate on its mesh: golden cases, its program."""
+
+import functools
+import re
 
 import jax
+import jax.numpy as jnp
+import numpy as np
 from absl.testing import absltest
 from absl.testing import parameterized
 
@@ -12,6 +17,7 @@ from rl_tpu.sharding import mesh as mesh_lib
 from tests import golden_case
 from tests import golden_checks
 from tests import golden_io
+from tests.learner import small
 
 # Turn-level critic; adaptive lambda; KL in the reward; all with a dropped
 # prefix or excluded ends. Each case compiles a program of its own here.
@@ -53,6 +59,48 @@ class GoldenTest(parameterized.TestCase):
 
     outcome = golden_case.run(golden, estimate=estimate)
     golden_checks.check_all(outcome, golden)
+
+
+class ProgramTest(parameterized.TestCase):
+
+  @parameterized.parameters(
+      ('token', 'continue'), ('turn', 'continue'), ('token', 'position_scaled')
+  )
+  def test_eight_devices_gather_no_array_of_tokens(self, level, cut):
+    made = small.learner(
+        8,
+        critic=schema.CriticConfig(level=level),
+        gae=schema.GaeConfig(
+            cut=cut,
+            lambda_policy=schema.LambdaConfig(length_adaptive=0.5),
+        ),
+    )
+    rows, length = 64, 4096
+    wide = functools.partial(
+        jax.ShapeDtypeStruct, (rows, length), sharding=made.place_rows(
+            np.zeros((8, 1))
+        ).sharding,
+    )
+    joins = jax.tree.map(
+        lambda x: wide(x.dtype) if x.ndim == 2
+        else jax.ShapeDtypeStruct(x.shape, x.dtype),
+        small.batch().segments.joins,
+    )
+    program = made._estimate  # pylint: disable=protected-access
+    text = program.lower(
+        joins, wide(jnp.int32), (wide(jnp.float32),), None
+    ).compile().as_text()
+    for moved in ('all-gather', 'all-to-all', 'collective-permute'):
+      self.assertNotIn(f' {moved}(', text)
+    reduced = re.findall(r'= (.*) all-reduce\(', text)
+    self.assertNotEmpty(reduced)
+    for shapes in reduced:
+      sizes = [
+          np.prod([int(d) for d in dims.split(',') if d])
+          for dims in re.findall(r'\[([0-9,]*)\]', shapes)
+      ]
+      # Tables of segments, 64 numbers each.
+      self.assertLess(sum(sizes), rows * length)
 
 
 if __name__ == '__main__':

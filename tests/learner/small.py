@@ -36,6 +36,7 @@ def learner(
     devices: int = 1,
     *,
     critic: schema.CriticConfig = schema.CriticConfig(),
+    gae: schema.GaeConfig = schema.GaeConfig(),
     optimizer: schema.OptimizerConfig = schema.OptimizerConfig(
         learning_rate=1e-2
     ),
@@ -48,7 +49,7 @@ def learner(
       model=schema.ModelConfig(remat=False),
       temperature=1.0,
       objective=objective.Settings(**settings),
-      gae_config=schema.GaeConfig(),
+      gae_config=gae,
       critic=critic,
       actor_optimizer=optimizer,
       critic_optimizer=optimizer,

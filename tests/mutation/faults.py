@@ -372,7 +372,7 @@ _GROUP_FAULTS = (
         {'  subgroups = subgroups_of(batch.subgroup_R)\n':
              '  joins_ = batch.segments.joins\n'
              '  count = np.bincount(\n'
-             '      joins_.rollout_BT[joins_.segment_end_BT],\n'
+             '      joins_.rollout_N[joins_.rollout_N >= 0],\n'
              '      minlength=len(value_R),\n  )\n'
              '  subgroups = [\n'
              '      np.repeat(part, count[part]).tolist()\n'
