@@ -182,8 +182,10 @@ _TIME = (
     _fault(
         'the next token in place of the next action', 'G2', _BATCHING,
         f'{_ROLLOUT}/joins.py',
-        {'np.where(rollout[:-1] == rollout[1:], place[1:], -1)':
-             'np.where(rollout[:-1] == rollout[1:], place[:-1] + 1, -1)'},
+        {'_following(grid.column[token], acts.segment[starts])':
+             'np.minimum(\n              _following(grid.column[token],'
+             ' acts.segment[starts]),\n              grid.column[token] + 1,\n'
+             '          )'},
     ),
     _fault(
         'the trace starts anew at a cut', 'G9', _GAE,
@@ -192,7 +194,7 @@ _TIME = (
     ),
     _fault(
         'a cut is an end', 'G2', _GAE, f'{_ADVANTAGES}/gae.py',
-        {"if gae.cut == 'cut_terminal':": "if gae.cut == 'continue':"},
+        {"if gae.cut != 'cut_terminal':": "if gae.cut != 'continue':"},
     ),
     _fault(
         'a segment without an action stops the trace', 'G3', _GAE,
