@@ -162,11 +162,10 @@ def changed_line(source: str, mutated: str, line: int) -> tuple[str, str]:
 def sample(
     mutants: Sequence[Mutant], number: int | None, seed: int
 ) -> list[Mutant]:
-  """A draw without replacement that depends on the seed alone, in order."""
+  """A draw without replacement, in order; a larger one holds a smaller one."""
   mutants = sorted(mutants, key=_place)
-  if number is None or number >= len(mutants):
-    return mutants
-  return sorted(random.Random(seed).sample(mutants, number), key=_place)
+  random.Random(seed).shuffle(mutants)
+  return sorted(mutants[:number], key=_place)
 
 
 def _place(mutant: Mutant):
