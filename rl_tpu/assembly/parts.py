@@ -260,6 +260,7 @@ def _check_window(config, environment, tokenizer, template) -> None:
   opening = [*environment.instruction(), *observation.messages]
   opening += observation.prompt
   environment.close()
+  template = template.with_tools(environment.spec.tools)
   used = len(chat.Conversation(template, tokenizer).open(opening))
   if used + config.sampling.max_turn_tokens > window:
     raise ValueError(

@@ -10,9 +10,12 @@ from typing import Any, Protocol
 
 from rl_tpu.records import records
 from rl_tpu.text import chat
+from rl_tpu.text import tool_calls
+from rl_tpu.text import tool_formats
 from rl_tpu.types import termination as term
 
 Message = chat.Message
+ToolCall = tool_calls.ToolCall
 
 # The runtime can have summaries written by the environment.
 RUNTIME_SUMMARY = 'runtime_summary'
@@ -38,6 +41,13 @@ class EnvironmentSpec:
       another name is refused at start-up; None says nothing.
     parse_reply: (start, stop, token type) of the characters of a reply, for
       figures and coefficients by type (L19); None counts them as text.
+    tool_format: how the model writes tool calls: qwen, llama3 or glm. Replies
+      are then parsed for it, and actions carry their calls; empty is off.
+    tools: descriptions of functions (JSON schema) that the chat template shows
+      the model.
+
+  Raises:
+    ValueError: no such format, or a parser beside one.
   """
 
   name: str
@@ -48,6 +58,17 @@ class EnvironmentSpec:
   tool_set_hash: str = ''
   reward_names: frozenset[str] | None = None
   parse_reply: Callable[[str], Sequence[tuple[int, int, str]]] | None = None
+  tool_format: str = ''
+  tools: tuple[Mapping[str, Any], ...] = ()
+
+  def __post_init__(self):
+    if self.tool_format:
+      tool_formats.check_name(self.tool_format)
+      if self.parse_reply is not None:
+        raise ValueError(
+            f'{self.name}: tool_format = {self.tool_format!r} has a parser of'
+            ' its own; give parse_reply or tool_format.'
+        )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,10 +100,13 @@ class Action:
   Attributes:
     text: as sampled, its stop token included.
     finish_reason: of the completion: stop, length, context or abort.
+    calls: tool calls of the reply, malformed ones among them, where the
+      environment names a `tool_format`.
   """
 
   text: str
   finish_reason: str = 'stop'
+  calls: tuple[ToolCall, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

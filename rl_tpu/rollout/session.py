@@ -50,7 +50,7 @@ class Session:
     self._spec = spec
     self._tokenizer = tokenizer
     self._settings = settings
-    self._talk = chat.Conversation(template, tokenizer)
+    self._talk = chat.Conversation(template.with_tools(spec.tools), tokenizer)
     named = (tokenizer.token_id(text) for text in settings.sampling.stop)
     self._stop_ids = tuple(named) or tokenizer.stop_ids
     # Of the task, not of the member: group members have to be comparable (E7).
@@ -66,6 +66,7 @@ class Session:
     self._counters: dict[str, float] = {}
     self._t_start = 0.0
     self._pending: tuple[protocol.Message, ...] = ()
+    self._calls: tuple[protocol.ToolCall, ...] = ()
 
   def run(self) -> Generator[Ask, Any, records.Rollout]:
     """Runs to an end; returns the record whatever happened."""
@@ -97,7 +98,9 @@ class Session:
         return protocol.End(limited_by)
       yield from self._name_state()
       action = protocol.Action(
-          self._tokenizer.decode(completion.token), completion.finish_reason
+          self._tokenizer.decode(completion.token),
+          completion.finish_reason,
+          self._calls,
       )
       step = yield Call('step', (action,))
       for name, value in step.rewards.items():
@@ -252,7 +255,9 @@ class Session:
         ),
     )
     completion = yield Sample(request, is_summary)
-    text = self._tokenizer.decode(completion.token)
+    token_type, self._calls = token_typing.read(
+        completion.token, self._tokenizer, self._spec, self._stop_ids
+    )
     self._recorder.sampled(
         completion.token,
         completion.logprob,
@@ -260,12 +265,10 @@ class Session:
         turn_id=self._turns,
         sampling=self._sampling_record(seed),
         support=completion.support,
-        token_type=token_typing.types(
-            completion.token, text, self._tokenizer, self._spec.parse_reply
-        ),
+        token_type=token_type,
         is_summary=is_summary,
     )
-    self._talk.reply(text)
+    self._talk.reply(self._tokenizer.decode(completion.token))
     self._turns += 1
     self._window_turns += 1
     self._sampled_tokens += len(completion.token)

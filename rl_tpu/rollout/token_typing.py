@@ -1,15 +1,31 @@
-"""From the parts of a reply's text to the types of its tokens (L19)."""
+"""The types of a reply's tokens and its tool calls (L19)."""
 
 from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from rl_tpu.environments import protocol
+from rl_tpu.text import offsets
 from rl_tpu.text import tokenizer as tokenizer_lib
+from rl_tpu.text import tool_calls
 from rl_tpu.types import token_types
 
 # (start, stop, type) of characters; of two that overlap the later one holds.
 Parts = Sequence[tuple[int, int, str]]
 Parse = Callable[[str], Parts]
+
+
+def read(
+    ids: np.ndarray,
+    tokenizer: tokenizer_lib.Tokenizer,
+    spec: protocol.EnvironmentSpec,
+    stop_ids: Sequence[int],
+) -> tuple[np.ndarray, tuple[tool_calls.ToolCall, ...]]:
+  """Types int32 [len(ids)] and calls, as the environment reads replies."""
+  if spec.tool_format:
+    reply = tool_calls.parse(ids, tokenizer, spec.tool_format, stop_ids)
+    return reply.token_type, reply.calls
+  return types(ids, tokenizer.decode(ids), tokenizer, spec.parse_reply), ()
 
 
 def types(
@@ -31,30 +47,8 @@ def types(
   Raises:
     ValueError: a part with a type that does not exist.
   """
-  out = np.full(len(ids), token_types.TEXT, np.int32)
   parts = parse(text) if parse is not None else ()
   if not parts:
-    return out
-  by_character = np.full(len(text) + 1, token_types.TEXT, np.int32)
-  for start, stop, name in parts:
-    if name not in token_types.NAMES:
-      raise ValueError(
-          f'parse_reply gave the token type {name!r}; there are'
-          f' {", ".join(token_types.NAMES)}.'
-      )
-    by_character[start:stop] = token_types.NAMES.index(name)
-  starts = np.minimum(_starts(ids, text, tokenizer), len(text))
-  return by_character[starts]
-
-
-def _starts(
-    ids: np.ndarray, text: str, tokenizer: tokenizer_lib.Tokenizer
-) -> np.ndarray:
-  """The first character of every token."""
-  pieces = [tokenizer.decode(ids[i : i + 1]) for i in range(len(ids))]
-  if ''.join(pieces) != text:
-    # Tokens that make characters only together: read the beginnings whole.
-    lengths = [len(tokenizer.decode(ids[:i])) for i in range(len(ids))]
-    return np.asarray(lengths, np.int64)
-  lengths = np.asarray([len(piece) for piece in pieces], np.int64)
-  return np.cumsum(lengths) - lengths
+    return np.full(len(ids), token_types.TEXT, np.int32)
+  starts = offsets.starts(ids, text, tokenizer.decode)
+  return token_types.of_parts(parts, len(text))[starts]

@@ -57,13 +57,13 @@ class TokenTypingTest(parameterized.TestCase):
     )
 
   def test_L19_characters_made_of_several_tokens(self):
-    # Two bytes of one letter are two tokens; alone they decode to something
-    # else.
+    # Two bytes of one letter are two tokens, which both begin at that letter;
+    # alone they decode to something else.
     letter = 'é'.encode()
     parse = lambda text: [(0, 1, 'tool_name'), (1, 3, 'arg_value')]
     self.assertEqual(
         names([letter[:1], letter[1:], b'x', b'y'], parse),
-        ['tool_name', 'arg_value', 'arg_value', 'arg_value'],
+        ['tool_name', 'tool_name', 'arg_value', 'arg_value'],
     )
 
   def test_an_unknown_type_is_refused(self):

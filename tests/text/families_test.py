@@ -274,7 +274,9 @@ class SentencePieceTest(absltest.TestCase):
     n, d = tokenizers.normalizers, tokenizers.decoders
     yield self.made(
         normalizer=n.Sequence([n.Prepend('▁'), n.Replace(' ', '▁')]),
-        decoder=d.Sequence([d.Replace('▁', ' '), d.Fuse(), d.Strip(' ', 1, 0)]),
+        decoder=d.Sequence(
+            [d.Replace('▁', ' '), d.Fuse(), d.Strip(' ', 1, 0)]
+        ),
     )
     yield self.made(
         pre_tokenizer=pre_tokenizers.Metaspace(prepend_scheme='always'),
