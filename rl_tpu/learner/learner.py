@@ -102,7 +102,10 @@ class Learner:
   def init_state(
       self, actor_params: Any, *, with_critic: bool
   ) -> state_lib.TrainState:
-    """The start: the critic's backbone is a copy of the actor's, or shared."""
+    """The start: the critic's backbone is a copy of the actor's, or shared.
+
+    The state takes `actor_params` over: an update donates them.
+    """
     if with_critic and self._shares:
       actor_params = self._networks.with_head(actor_params)
     actor = self._trainable(actor_params, self.actor_optimizer)
