@@ -25,6 +25,7 @@ from rl_tpu.losses import objective as objective_lib
 from rl_tpu.losses import statistics
 from rl_tpu.models import config as model_config
 from rl_tpu.models import critic as critic_lib
+from rl_tpu.models import lora
 from rl_tpu.sharding import rules
 from rl_tpu.types import batch as batch_lib
 
@@ -75,6 +76,7 @@ class Learner:
         critic=critic,
     )
     self._shares = critic.sharing == 'shared_backbone'
+    self._adapts = decoder_config.lora is not None
     self._two_passes = passes.needed(objective) and not supervised
     self.actor_optimizer = optimizers.make_optimizer(actor_optimizer)
     self.critic_optimizer = optimizers.make_optimizer(
@@ -87,8 +89,12 @@ class Learner:
   # --- placement ---------------------------------------------------------
 
   def param_shardings(self, params: Any) -> Any:
-    """Where each parameter lives, by its logical axes."""
-    axes = self._networks.logical_axes(params)
+    """Where each parameter lives, by its logical axes.
+
+    Args:
+      params: of a network, or a part of them.
+    """
+    axes = _part(self._networks.logical_axes(params), params)
     return rules.param_shardings(axes, self.mesh, params)
 
   def place_rows(self, tree: Any) -> Any:
@@ -108,17 +114,27 @@ class Learner:
     """
     if with_critic and self._shares:
       actor_params = self._networks.with_head(actor_params)
-    actor = self._trainable(actor_params, self.actor_optimizer)
+    base, trained = self._taken_apart(actor_params)
+    actor = self._trainable(trained, self.actor_optimizer)
     if not with_critic or self._shares:
-      return state_lib.TrainState(actor, None)
+      return state_lib.TrainState(actor, None, base)
+    copy = lambda tree: jax.tree.map(jnp.copy, tree)
     critic_params = self._networks.critic_params(
-        jax.tree.map(jnp.copy, actor.params)
+        lora.join(base, copy(actor.params))
     )
+    _, critic_params = self._taken_apart(critic_params)
     freezing.check(
         critic_params, self._critic.freeze, setting='critic.freeze'
     )
     critic = self._trainable(critic_params, self.critic_optimizer)
-    return state_lib.TrainState(actor, critic)
+    return state_lib.TrainState(actor, critic, base)
+
+  def _taken_apart(self, params: Any) -> tuple[Any | None, Any]:
+    """The frozen base on the mesh, if there is one, and what is trained."""
+    if not self._adapts:
+      return None, params
+    base, trained = lora.split(params, networks_lib.HEAD)
+    return jax.device_put(base, self.param_shardings(base)), trained
 
   def _trainable(self, params: Any, optimizer: Any) -> state_lib.Trainable:
     for leaf in jax.tree.leaves(params):
@@ -172,36 +188,50 @@ class Learner:
       self,
       actor: state_lib.Trainable,
       microbatches: Sequence[batch_lib.Minibatch],
+      base: Any | None = None,
   ) -> tuple[state_lib.Trainable, Stats, optimizers.StepReport]:
-    """One optimizer step of the actor; `actor` is donated.
+    """One optimizer step of the actor; `actor` is donated, `base` is not.
 
     With a shared backbone the value loss is part of it, and statistics of the
     critic carry its name.
     """
-    gradients = self.actor_sums(actor.params, microbatches)
+    gradients = self.actor_sums(actor.params, microbatches, base)
     return self._take(actor, gradients, self._apply_actor)
 
   def update_critic(
       self,
       critic: state_lib.Trainable,
       microbatches: Sequence[batch_lib.Minibatch],
+      base: Any | None = None,
   ) -> tuple[state_lib.Trainable, Stats, optimizers.StepReport]:
-    """One optimizer step of the critic; `critic` is donated."""
-    gradients = self.critic_sums(critic.params, microbatches)
+    """One optimizer step of the critic; `critic` is donated, `base` is not."""
+    gradients = self.critic_sums(critic.params, microbatches, base)
     return self._take(critic, gradients, self._apply_critic)
 
   def actor_sums(
-      self, params: Any, microbatches: Sequence[batch_lib.Minibatch]
+      self,
+      params: Any,
+      microbatches: Sequence[batch_lib.Minibatch],
+      base: Any | None = None,
   ) -> _SoFar:
-    """The minibatch's gradient, statistics, weight sum and loss."""
-    parts = self.planned(params, microbatches)
-    return self._sum(params, parts, self._actor_gradient)
+    """The minibatch's gradient, statistics, weight sum and loss.
+
+    Args:
+      params: what the gradient is by.
+      microbatches: rows of the minibatch.
+      base: frozen parameters below adapters, if there are any.
+    """
+    parts = self.planned(lora.join(base, params), microbatches)
+    return self._sum(params, parts, self._actor_gradient, base)
 
   def critic_sums(
-      self, params: Any, microbatches: Sequence[batch_lib.Minibatch]
+      self,
+      params: Any,
+      microbatches: Sequence[batch_lib.Minibatch],
+      base: Any | None = None,
   ) -> _SoFar:
     """The same of the critic."""
-    return self._sum(params, microbatches, self._critic_gradient)
+    return self._sum(params, microbatches, self._critic_gradient, base)
 
   def actor_gradient(self, params: Any, microbatches: Sequence[Any]) -> Any:
     """The minibatch's summed gradient, for checks of equality."""
@@ -225,15 +255,19 @@ class Learner:
     return [p._replace(plan=plan) for p, plan in zip(microbatches, plans)]
 
   def gradient_norm(
-      self, params: Any, microbatches: Sequence[batch_lib.Minibatch]
+      self,
+      params: Any,
+      microbatches: Sequence[batch_lib.Minibatch],
+      base: Any | None = None,
   ) -> jax.Array:
     """Norm of the actor's gradient of planned microbatches (L18)."""
-    return self._norm(self._sum(params, microbatches, self._actor_gradient)[0])
+    sums = self._sum(params, microbatches, self._actor_gradient, base)
+    return self._norm(sums[0])
 
-  def _sum(self, params: Any, microbatches: Any, gradient: Callable[..., Any]):
+  def _sum(self, params, microbatches, gradient: Callable[..., Any], base):
     so_far = None
     for part in microbatches:
-      so_far = gradient(params, part, so_far)
+      so_far = gradient(params, base, part, so_far)
     return so_far
 
   def _take(self, trainable, sums: _SoFar, apply):
@@ -274,10 +308,14 @@ class Learner:
   def _accumulate(self, loss: Callable[..., Any], weights: tuple[str, ...]):
     """Gradient, statistics, weight sum and loss, added to those so far."""
 
-    @functools.partial(jax.jit, donate_argnums=(2,))
-    def add(params, part, so_far):
-      (value, stats), gradients = jax.value_and_grad(loss, has_aux=True)(
-          params, part
+    whole_loss = lambda params, base, part: loss(
+        lora.join(base, params), part
+    )
+
+    @functools.partial(jax.jit, donate_argnums=(3,))
+    def add(params, base, part, so_far):
+      (value, stats), gradients = jax.value_and_grad(whole_loss, has_aux=True)(
+          params, base, part
       )
       gradients = jax.lax.with_sharding_constraint(
           gradients, self.param_shardings(params)
@@ -292,9 +330,9 @@ class Learner:
       )
 
     @jax.jit
-    def nothing(params, part):
+    def nothing(params, base, part):
       # One program for every microbatch: the first is added to zeros.
-      _, stats = jax.eval_shape(loss, params, part)
+      _, stats = jax.eval_shape(whole_loss, params, base, part)
       zeros = lambda tree: jax.tree.map(
           lambda x: jnp.zeros(x.shape, x.dtype), tree
       )
@@ -304,9 +342,9 @@ class Learner:
       zero = jnp.zeros((), jnp.float32)
       return gradients, zeros(stats), zero, zero
 
-    def call(params, part, so_far):
-      so_far = nothing(params, part) if so_far is None else so_far
-      return add(params, part, so_far)
+    def call(params, base, part, so_far):
+      so_far = nothing(params, base, part) if so_far is None else so_far
+      return add(params, base, part, so_far)
 
     return call
 
@@ -337,6 +375,13 @@ def _estimate(joins, position_BT, heads, kl_BT, *, config, level):
       joins, value_BT, bootstrap_R, gae=config, level=level, kl_BT=kl_BT
   )
   return estimates, value_BT
+
+
+def _part(tree: Any, like: Any) -> Any:
+  """The subtrees of `tree` that are in `like`, too."""
+  if not isinstance(like, dict):
+    return tree
+  return {name: _part(tree[name], value) for name, value in like.items()}
 
 
 def to_host(tree: Any) -> Any:

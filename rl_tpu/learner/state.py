@@ -3,6 +3,7 @@
 from typing import Any, NamedTuple
 
 from rl_tpu.learner import networks
+from rl_tpu.models import lora
 
 
 class Trainable(NamedTuple):
@@ -15,25 +16,36 @@ class Trainable(NamedTuple):
 class TrainState(NamedTuple):
   """Actor and critic; the reference is separate, since nothing changes it.
 
+  With low-rank adapters the two hold what is trained, adapters and heads, and
+  share the rest; without adapters the base is also the reference.
+
   Attributes:
     actor: the policy; with a shared backbone the value head too.
     critic: backbone and value head; None where no critic is trained, or
       where it shares the actor's backbone (C10).
+    base: frozen parameters below the adapters; None where all are trained.
   """
 
   actor: Trainable
   critic: Trainable | None
+  base: Any | None = None
 
   @property
   def policy_params(self) -> Any:
     """What the sampler serves: the actor without a value head."""
-    return networks.policy_params(self.actor.params)
+    return networks.policy_params(lora.join(self.base, self.actor.params))
+
+  @property
+  def critic_base(self) -> Any | None:
+    """The base in the form of a critic's parameters."""
+    return None if self.base is None else {'backbone': self.base}
 
   @property
   def critic_params(self) -> Any | None:
     """The critic's parameters, wherever they are; None without a critic."""
     if self.critic is not None:
-      return self.critic.params
+      return lora.join(self.critic_base, self.critic.params)
     if networks.HEAD in self.actor.params:
-      return networks.critic_view(self.actor.params)
+      whole = lora.join(self.base, self.actor.params)
+      return networks.critic_view(whole)
     return None

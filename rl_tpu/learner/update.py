@@ -12,6 +12,7 @@ from rl_tpu.learner import learner as learner_lib
 from rl_tpu.learner import report as report_lib
 from rl_tpu.learner import state as state_lib
 from rl_tpu.losses import kl as kl_lib
+from rl_tpu.models import lora
 from rl_tpu.types import batch as batch_lib
 
 # (first row, row after the last) of every microbatch of every minibatch.
@@ -172,11 +173,11 @@ class Updater:
     parts = self._minibatches(
         scored, advantage_BT, policy_weight_BT, critic_weight_BT, minibatches
     )
-    actor, critic = state
+    actor, critic, base = state
     done = {'actor': [], 'critic': []}
     norms = {}
     if source_BT is not None and train_actor:
-      norms = self._source_norms(actor.params, parts, source_BT, minibatches)
+      norms = self._source_norms(state, parts, source_BT, minibatches)
     passes = (
         self._critic.updates_per_actor_update
         if train_actor
@@ -185,12 +186,14 @@ class Updater:
     if critic is not None:
       for _ in range(passes):
         for part in parts:
-          critic, stats, step = self._learner.update_critic(critic, part)
+          critic, stats, step = self._learner.update_critic(
+              critic, part, state.critic_base
+          )
           done['critic'].append((stats, step))
     if train_actor:
       for _ in range(self._batching.epochs):
         for part in parts:
-          actor, stats, step = self._learner.update_actor(actor, part)
+          actor, stats, step = self._learner.update_actor(actor, part, base)
           done['actor'].append((stats, step))
     report = report_lib.build(
         learner_lib.to_host(done),
@@ -198,11 +201,13 @@ class Updater:
         nonfinite=scored.nonfinite,
         source_norms=learner_lib.to_host(norms),
     )
-    return state_lib.TrainState(actor, critic), report
+    return state_lib.TrainState(actor, critic, base), report
 
-  def _source_norms(self, params, parts, source_BT, minibatches):
+  def _source_norms(self, state, parts, source_BT, minibatches):
     """Norm of the gradient that each source's tokens add up to."""
-    planned = [self._learner.planned(params, part) for part in parts]
+    params, base = state.actor.params, state.base
+    whole = lora.join(base, params)
+    planned = [self._learner.planned(whole, part) for part in parts]
     norms = {}
     for source in np.unique(source_BT[source_BT >= 0]):
       masked = []
@@ -210,7 +215,7 @@ class Updater:
         for micro, (start, stop) in zip(part, spans):
           is_its_BT = self._learner.place_rows(source_BT[start:stop] == source)
           masked.append(_only(micro, is_its_BT))
-      norms[int(source)] = self._learner.gradient_norm(params, masked)
+      norms[int(source)] = self._learner.gradient_norm(params, masked, base)
     return norms
 
   def _minibatches(self, scored, advantage_BT, policy_BT, critic_BT, minibatches):

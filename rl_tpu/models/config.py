@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
+from rl_tpu.models import lora as lora_lib
+
 ACTIVATIONS = ('silu', 'relu', 'gelu_tanh')
 ROPE_KINDS = ('default', 'llama3')
 
@@ -27,6 +29,7 @@ class DecoderConfig:
     qk_norm: RMSNorm over each query and key head, before the rotation.
     qkv_bias: biases on query, key and value.
     tie_embeddings: the output layer is the embedding.
+    lora: low-rank adapters beside the matrices, or None.
     max_length: positions the model was made for.
     usable_vocab: output rows from this one on have no token and get
       probability 0 (K22); None uses all rows.
@@ -46,6 +49,7 @@ class DecoderConfig:
   qk_norm: bool = False
   qkv_bias: bool = False
   tie_embeddings: bool = False
+  lora: lora_lib.Settings | None = None
   max_length: int = 2048
   usable_vocab: int | None = None
 
