@@ -28,6 +28,8 @@ setuptools.setup(
         'tokenizers>=0.23',
     ],
     extras_require={
+        # Tasks from Parquet files; JSONL needs nothing.
+        'data': ['pyarrow>=26.0'],
         # The whole wheel with TensorFlow, for whoever wants it.
         'jetstream': ['google-jetstream==0.2.2'],
         # And cosmic-ray without its dependencies (launch/setup.sh).

@@ -19,7 +19,11 @@ case "${1:-}" in
     ;;
 esac
 
-bash launch/setup.sh test
+extras=(test)
+if [[ "$group" == adapters || "$group" == all ]]; then
+  extras+=(data)
+fi
+bash launch/setup.sh "${extras[@]}"
 
 pytest=(.venv/bin/python -m pytest -q)
 

@@ -24,7 +24,7 @@ class MixedTasksTest(absltest.TestCase):
     for split in ('train', 'eval'):
       (folder / split).write_text('\n'.join(map(json.dumps, rows)))
     self.jsonl = {
-        'target': 'rl_tpu.tasks.jsonl:JsonlTasks',
+        'target': 'rl_tpu.tasks.rows:RowTasks',
         'settings': {
             'train_file': str(folder / 'train'),
             'eval_file': str(folder / 'eval'),
