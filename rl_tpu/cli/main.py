@@ -1,7 +1,8 @@
 """The command line: picks the verb and turns errors into exit codes.
 
 0: the work is done. 2: a user's mistake, found before any work, one line.
-1: an internal error, with its traceback. 128 + n: ended by signal n.
+1: an internal error, with its traceback, or data with faults (check-data).
+128 + n: ended by signal n.
 """
 
 import os

@@ -14,6 +14,7 @@ from typing import Any
 import rich.console
 
 from rl_tpu.cli import arguments
+from rl_tpu.cli import checking_data
 from rl_tpu.cli import inspecting
 from rl_tpu.cli import score_input
 from rl_tpu.cli import stopping
@@ -158,6 +159,11 @@ def _score(values: Values, phase: Phase) -> int:
   return 0
 
 
+def _check_data(values: Values, phase: Phase) -> int:
+  del phase  # Reading is all it does: a ValueError is about the files.
+  return checking_data.run(values, console())
+
+
 def console() -> rich.console.Console:
   """Standard output; wide enough for a transcript where it is no terminal."""
   made = rich.console.Console()
@@ -219,5 +225,11 @@ VERBS = (
             ),
         ),
         _score,
+    ),
+    Verb(
+        'check-data',
+        "reads a file of tasks and names the rows that can't be used.",
+        checking_data.FLAGS,
+        _check_data,
     ),
 )
