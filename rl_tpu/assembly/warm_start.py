@@ -44,7 +44,8 @@ class Script:
     kind = 'summary' if ask.is_summary else 'turn'
     seed = session_lib.derive_seed(self._seed, ask.request.request_id)
     text = self._policy.reply(environment, kind, np.random.default_rng(seed))
-    token = self._tokenizer.encode(text)[: ask.request.params.max_tokens]
+    token = self._tokenizer.encode(text, follows=True)
+    token = token[: ask.request.params.max_tokens]
     stopped = int(token[-1]) in ask.request.params.stop_ids
     return sampler_types.Completion(
         request_id=ask.request.request_id,

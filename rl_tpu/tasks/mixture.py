@@ -37,10 +37,11 @@ class MixedTasks(Sequence):
     for name, part in parts.items():
       setting = f'tasks.settings.parts.{name}'
       self._parts[name] = _build(setting, part, split)
-      found = self._parts[name][0].source
-      if found != name:
+      found = _sources(self._parts[name])
+      if found != [name]:
         raise ValueError(
-            f'{setting}: its tasks carry the source {found!r}; name the part so.'
+            f'{setting}: its tasks carry the source'
+            f' {", ".join(map(repr, found))}; a part has one, and is named so.'
         )
     self._starts = {}
     count = 0
@@ -78,6 +79,11 @@ class MixedTasks(Sequence):
     """The variant that the task's own source declares (D7); None without."""
     easier = getattr(self._parts[task.source], 'easier', None)
     return None if easier is None else easier(task)
+
+
+def _sources(tasks: Sequence[records.Task]) -> list[str]:
+  declared = getattr(tasks, 'indices_by_source', None)
+  return sorted(declared()) if callable(declared) else [tasks[0].source]
 
 
 def _build(

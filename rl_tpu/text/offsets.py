@@ -30,9 +30,10 @@ def starts(
     # A token that ends within a character, or stands for no character at all.
     if piece.endswith(_INCOMPLETE) and i - first < _MAX_HELD:
       continue
-    alone = [decode(ids[j : j + 1]) for j in range(first, i + 1)]
-    if ''.join(alone) == piece:
-      out[first : i + 1] = length + _cumulated(alone)
+    if i > first:
+      alone = [decode(ids[j : j + 1]) for j in range(first, i + 1)]
+      if ''.join(alone) == piece:
+        out[first : i + 1] = length + _cumulated(alone)
     pieces.append(piece)
     length += len(piece)
     first = i + 1

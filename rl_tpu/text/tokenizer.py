@@ -180,14 +180,19 @@ def _size(backend: tokenizers.Tokenizer) -> int:
 
 
 def read_config(folder: str | pathlib.Path) -> dict[str, Any]:
-  """The folder's tokenizer_config.json; empty where there is none.
+  """What the folder says of its tokenizer; empty where it says nothing.
+
+  Older folders name special tokens in special_tokens_map.json;
+  tokenizer_config.json goes before it.
 
   Raises:
-    ValueError: the file is not a JSON object.
+    ValueError: a file that is not a JSON object.
   """
-  return end_tokens.read_object(
-      pathlib.Path(folder) / 'tokenizer_config.json'
+  files = ('special_tokens_map.json', 'tokenizer_config.json')
+  older, newer = (
+      end_tokens.read_object(pathlib.Path(folder) / name) for name in files
   )
+  return older | newer
 
 
 def token_text(entry: Any) -> str | None:

@@ -71,6 +71,19 @@ class MixedTasksTest(absltest.TestCase):
     variants = [made.easier(made[i]) for i in range(5)]
     self.assertNotEmpty([v for v in variants if v is not None])
 
+  def test_D4_a_part_with_several_sources_is_refused(self):
+    path = pathlib.Path(self.create_tempdir().full_path) / 'rows'
+    path.write_text('\n'.join(
+        json.dumps({'prompt': name, 'answer': '1', 'kind': name})
+        for name in ('rows', 'sums')
+    ))
+    several = {
+        'target': self.jsonl['target'],
+        'settings': {'train_file': str(path), 'keys': {'source': 'kind'}},
+    }
+    with self.assertRaisesRegex(ValueError, "parts.rows: .*'rows', 'sums'"):
+      mixture.MixedTasks(parts={'rows': several})
+
   def test_misuse_is_refused(self):
     for parts, message in (
         ({}, 'name at least one'),

@@ -332,6 +332,14 @@ class EndTokensTest(parameterized.TestCase):
           (3, 4),
       ),
       ({'tokenizer_config': {'eos_token': {'content': '<|eot|>'}}}, (3,)),
+      ({'special_tokens_map': {'eos_token': '<|eot|>'}}, (3,)),
+      (
+          {
+              'special_tokens_map': {'eos_token': '<|eot|>'},
+              'tokenizer_config': {'eos_token': '<|eom|>'},
+          },
+          (4,),
+      ),
       ({'config': {'eos_token_id': None}}, ()),
       ({}, ()),
   )
@@ -344,6 +352,17 @@ class EndTokensTest(parameterized.TestCase):
     folder = self.folder(generation_config={'eos_token_id': [3, bad]})
     with self.assertRaisesRegex(ValueError, 'generation_config.json.*eos'):
       tokenizer.Tokenizer.from_folder(folder)
+
+  def test_older_folders_name_special_tokens_in_a_file_of_their_own(self):
+    folder = self.folder(
+        special_tokens_map={'bos_token': '<|bos|>', 'pad_token': '<|eot|>'},
+        tokenizer_config={'chat_template': LLAMA},
+    )
+    template = chat.ChatTemplate.from_folder(folder)
+    self.assertStartsWith(
+        template.render([Message('user', 'q')], ask=True), '<|bos|><|start|>'
+    )
+    self.assertEqual(tokenizer.Tokenizer.from_folder(folder).pad_id, 3)
 
   def test_K21_pad_is_the_end_token_of_many_models(self):
     # The run of K21: an end token inside and one at the end, both kept.
