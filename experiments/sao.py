@@ -3,8 +3,8 @@
 Question: does a single rollout with direct importance sampling learn as PPO's
 clip does?
 
-Expected: close to the main job; ratios stay near 1 here, so the gate drops few
-tokens.
+Expected: as the main job or a little faster; ratios stay near 1 here, so the
+gate drops few tokens.
 
 Hardware: a mesh of eight CPU devices, two cores.
 
