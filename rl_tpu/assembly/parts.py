@@ -301,7 +301,9 @@ def build_policy(config: schema.ExperimentConfig) -> Policy:
       'batching.rows_per_microbatch',
   )
   tokenizer = tokenizer_lib.Tokenizer.from_folder(config.model.path)
-  template = chat.ChatTemplate.from_folder(config.model.path)
+  template = chat.ChatTemplate.from_folder(
+      config.model.path, file=config.model.chat_template
+  )
   decoder, params = huggingface.load(config.model.path, mesh=mesh)
   if tokenizer.size > decoder.vocab_size:
     raise ValueError(

@@ -55,12 +55,15 @@ class ModelConfig:
 
   Attributes:
     path: Hugging Face folder (config.json, *.safetensors, tokenizer.json).
+    chat_template: file with the chat template, in jinja2; empty takes the
+      folder's own. A model that only writes text on has none.
     dtype: dtype of activations: float32 or bfloat16. Parameters are float32.
     remat: recompute layer activations in the backward pass.
     logits_chunk: tokens whose logits exist at once; no [B, T, V] array does.
   """
 
   path: str = ''
+  chat_template: str = ''
   dtype: str = 'float32'
   remat: bool = True
   logits_chunk: int = 2048

@@ -158,6 +158,13 @@ def _check_multiple(name: str, value: int, parts: int, where: str) -> None:
 def _check_model(config: schema.ExperimentConfig) -> None:
   checks.one_of('model.dtype', config.model.dtype, 'float32', 'bfloat16')
   checks.at_least('model.logits_chunk', config.model.logits_chunk, 1)
+  template = config.model.chat_template
+  checks.require(
+      not template or pathlib.Path(template).is_file(),
+      'model.chat_template',
+      template,
+      "there is no such file; empty takes the model folder's own template",
+  )
 
 
 def _check_workers(config: schema.ExperimentConfig) -> None:

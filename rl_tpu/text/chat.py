@@ -120,15 +120,22 @@ class ChatTemplate:
     self._render = functools.lru_cache(_CACHED_TEXTS)(self._render_text)
 
   @classmethod
-  def from_folder(cls, folder: str | pathlib.Path) -> 'ChatTemplate':
+  def from_folder(
+      cls, folder: str | pathlib.Path, *, file: str | pathlib.Path = ''
+  ) -> 'ChatTemplate':
     """Reads chat_template.jinja, else the one in tokenizer_config.json.
 
+    Args:
+      folder: of the model; names the special tokens in any case.
+      file: a template that takes the place of the folder's; empty is none.
+
     Raises:
-      ValueError: the folder has neither, or it does not compile.
+      ValueError: there is no template, or it does not compile.
+      FileNotFoundError: the file named is not there.
     """
     config = tokenizer_lib.read_config(folder)
-    path = pathlib.Path(folder) / 'chat_template.jinja'
-    if path.is_file():
+    path = pathlib.Path(file or pathlib.Path(folder) / 'chat_template.jinja')
+    if file or path.is_file():
       text = path.read_text(encoding='utf-8')
     else:
       text = _named_default(config.get('chat_template'))
@@ -136,7 +143,8 @@ class ChatTemplate:
       raise ValueError(
           f'{folder}: there is no chat template; it is read from'
           ' chat_template.jinja or from chat_template in'
-          ' tokenizer_config.json.'
+          ' tokenizer_config.json. Name a file of your own with'
+          ' model.chat_template.'
       )
     special = {n: tokenizer_lib.token_text(config.get(n)) for n in _SPECIAL}
     return cls(text, {n: t for n, t in special.items() if t is not None})

@@ -52,6 +52,7 @@ class ValidationTest(parameterized.TestCase):
       ('mesh.fsdp=-1', 'mesh.data and mesh.fsdp=-1'),
       ('model.dtype=float16', 'model.dtype='),
       ('model.logits_chunk=0', 'model.logits_chunk=0'),
+      ('model.chat_template=gone.jinja', "model.chat_template='gone.jinja'"),
       ('environment.isolation=thread', 'environment.isolation='),
       ('environment.workers=0', 'environment.workers=0'),
       ('environment.target=nothing', 'environment.target='),

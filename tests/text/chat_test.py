@@ -195,6 +195,16 @@ class ChatTemplateTest(absltest.TestCase):
       text = template.render([Message('user', 'hello')], ask=True)
       self.assertEqual(text, 'hello')
 
+  def test_a_file_takes_the_place_of_the_folders_template(self):
+    folder = self.folder(
+        chat_template__jinja='of the folder',
+        tokenizer_config__json=json.dumps({'bos_token': '<s>'}),
+    )
+    file = self.create_tempfile(content='{{ bos_token }}of the file')
+    template = chat.ChatTemplate.from_folder(folder, file=file.full_path)
+    text = template.render([Message('user', 'hello')], ask=True)
+    self.assertEqual(text, '<s>of the file')
+
   def test_a_folder_without_a_template_is_named(self):
     folder = self.folder(tokenizer_config__json='{}')
     with self.assertRaisesRegex(ValueError, 'no chat template'):

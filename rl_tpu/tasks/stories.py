@@ -1,0 +1,102 @@
+"""Tasks of one line that names a thing; a story has to come back to it."""
+
+from collections.abc import Sequence
+
+from rl_tpu.records import records
+from rl_tpu.text import hashing
+
+SOURCE = 'stories'
+FAMILIES = ('trained', 'held_out')
+LINE = 'Tim looked for a {noun}.'
+# Every so many nouns one is held out.
+HELD_OUT_EVERY = 5
+
+# Things that children's stories are about, with "a" in front of them.
+NOUNS = tuple(
+    """
+    ball banana basket bear bed bell bench bike bird blanket block boat bone
+    book bottle bowl box boy bridge bug bunny butterfly cake cap car castle
+    cat chair chicken clock clown coin cow crown doctor dog dragon dress
+    drum farm fence fire fish flag flower fly fruit gift glove hat hole
+    horse house jacket jar jet king kitten mitten monster mouse park peach
+    pear penguin phone piano picture pizza pond pool pot pumpkin puppy
+    puzzle rabbit ring rock shark sheep ship spider squirrel stick stone
+    swing table tower toy tree truck
+    """.split()
+)
+
+
+def nouns(family: str) -> tuple[str, ...]:
+  """The nouns of a family; no noun is in both.
+
+  Raises:
+    ValueError: another name.
+  """
+  if family not in FAMILIES:
+    raise ValueError(f'family = {family!r}: it is one of {FAMILIES}.')
+  is_held_out = family == 'held_out'
+  return tuple(
+      noun
+      for place, noun in enumerate(NOUNS)
+      if (place % HELD_OUT_EVERY == HELD_OUT_EVERY - 1) == is_held_out
+  )
+
+
+class NounTasks(Sequence):
+  """Every noun of a family, again and again."""
+
+  def __init__(
+      self,
+      split: str = 'train',
+      *,
+      evaluated: str = 'held_out',
+      repeats: int = 16,
+  ):
+    """Chooses the nouns.
+
+    Args:
+      split: train (trained nouns) or eval.
+      evaluated: family of the split eval: held_out, or trained to see what
+        was learned of the nouns that are trained on.
+      repeats: tasks of every noun, which differ in their seed only.
+
+    Raises:
+      ValueError: another split or family, or fewer than one repeat.
+    """
+    if split not in ('train', 'eval'):
+      raise ValueError(f'split = {split!r}: it is train or eval.')
+    if evaluated not in FAMILIES:
+      raise ValueError(
+          f'tasks.settings.evaluated = {evaluated!r}: it is one of {FAMILIES}.'
+      )
+    if repeats < 1:
+      raise ValueError(f'tasks.settings.repeats = {repeats}: at least 1.')
+    self._family = evaluated if split == 'eval' else 'trained'
+    self._nouns = nouns(self._family)
+    self._count = repeats * len(self._nouns)
+
+  def __len__(self) -> int:
+    return self._count
+
+  def __getitem__(self, index: int) -> records.Task:
+    """The task of an index: all nouns once, then all of them again.
+
+    Raises:
+      IndexError: outside the list.
+    """
+    if not -self._count <= index < self._count:
+      raise IndexError(f'task {index} of {self._count}.')
+    repeat, place = divmod(index % self._count, len(self._nouns))
+    noun = self._nouns[place]
+    task_id = f'{noun}/{repeat}'
+    return records.Task(
+        task_id=task_id,
+        source=SOURCE,
+        family=self._family,
+        seed=int(hashing.of_text(task_id), 16) % 2**31,
+        payload={'noun': noun, 'line': LINE.format(noun=noun)},
+    )
+
+  def indices_by_source(self) -> dict[str, range]:
+    """Every task is of one source (D4)."""
+    return {SOURCE: range(self._count)}
