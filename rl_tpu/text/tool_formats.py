@@ -30,6 +30,7 @@ _NEXT = re.compile(r'\{\s*"name"')
 _GLM_NAME = re.compile(r'\s*([^<>\s]+)\s*(?=<arg_key>|</tool_call>)')
 
 Span = tuple[int, int]
+Part = tuple[int, int, str]
 
 
 class _Malformed(ValueError):
@@ -42,13 +43,18 @@ class _Malformed(ValueError):
 
 @dataclasses.dataclass(frozen=True)
 class Call:
-  """A call as written: characters [start, stop)."""
+  """A call as written: characters [start, stop), with its parts."""
 
   start: int
   stop: int
   name: str = ''
   arguments: dict[str, Any] = dataclasses.field(default_factory=dict)
   error: str = ''
+  parts: tuple[Part, ...] = ()
+
+
+# Reads a call that begins at a place of a text.
+ReadCall = Callable[[str, int], Call]
 
 
 @dataclasses.dataclass
@@ -62,7 +68,7 @@ class Scan:
     said: the rest.
   """
 
-  parts: list[tuple[int, int, str]] = dataclasses.field(default_factory=list)
+  parts: list[Part] = dataclasses.field(default_factory=list)
   calls: list[Call] = dataclasses.field(default_factory=list)
   reasoning: list[Span] = dataclasses.field(default_factory=list)
   said: list[Span] = dataclasses.field(default_factory=list)
@@ -71,6 +77,13 @@ class Scan:
     """Notes a mark as structure; returns where it ends."""
     self.parts.append((start, start + len(mark), 'structure'))
     return start + len(mark)
+
+  def add(self, call: Call) -> int:
+    """Notes a call, whose format is structure; returns where it ends."""
+    self.calls.append(call)
+    if not call.error:
+      self.parts += [(call.start, call.stop, 'structure'), *call.parts]
+    return call.stop
 
   def say(self, start: int, stop: int) -> None:
     """Notes prose, if there is any."""
@@ -110,9 +123,7 @@ def _glm(text: str) -> Scan:
   return _tagged(text, _read_glm_call)
 
 
-def _tagged(
-    text: str, read_call: Callable[[Scan, str, int], tuple[Call, int]]
-) -> Scan:
+def _tagged(text: str, read_call: ReadCall) -> Scan:
   """Prose, thinking blocks and calls between marks, in any order."""
   scan = Scan()
   at = _prompted_reasoning(scan, text)
@@ -150,16 +161,12 @@ def _reasoning(scan: Scan, text: str, start: int) -> int:
 
 
 def _tagged_call(
-    scan: Scan,
-    text: str,
-    start: int,
-    read_call: Callable[[Scan, str, int], tuple[Call, int]],
+    scan: Scan, text: str, start: int, read_call: ReadCall
 ) -> int:
   inner = scan.mark(start, _CALL)
-  found = Scan()
   try:
-    call, at = read_call(found, text, inner)
-    at = json_spans.after_space(text, at)
+    call = read_call(text, inner)
+    at = json_spans.after_space(text, call.stop)
     if not text.startswith(_CALL_END, at):
       raise _Malformed(f'{_CALL_END} expected after the call', at)
   except _Malformed as error:
@@ -169,16 +176,13 @@ def _tagged_call(
       stop = scan.mark(end, _CALL_END)
     else:
       stop = again if again >= 0 else len(text)
-    scan.calls.append(Call(start, stop, error=str(error)))
-    return stop
-  scan.parts += found.parts
-  stop = scan.mark(at, _CALL_END)
-  scan.calls.append(dataclasses.replace(call, start=start, stop=stop))
-  return stop
+    return scan.add(Call(start, stop, error=str(error)))
+  stop = at + len(_CALL_END)
+  return scan.add(dataclasses.replace(call, start=start, stop=stop))
 
 
-def _read_json_call(scan: Scan, text: str, at: int) -> tuple[Call, int]:
-  """{"name": .., "arguments": {..}} from `at` on."""
+def _read_json_call(text: str, at: int) -> Call:
+  """{"name": .., "arguments": {..}}."""
   start = json_spans.after_space(text, at)
   try:
     members, stop = json_spans.members_at(text, start)
@@ -192,16 +196,17 @@ def _read_json_call(scan: Scan, text: str, at: int) -> tuple[Call, int]:
     raise _Malformed('the name of the call is empty', stop)
   if len(given) != 1 or not isinstance(given[0].value, dict):
     raise _Malformed('the call needs one object "arguments"', stop)
-  scan.parts.append((start, stop, 'structure'))
-  scan.parts.append((*by_key['name'].value_span, 'tool_name'))
+  parts = [(*by_key['name'].value_span, 'tool_name')]
   for member in json_spans.members_at(text, given[0].value_start)[0]:
-    scan.parts.append((*member.key_span, 'arg_key'))
-    scan.parts.append((*member.value_span, 'arg_value'))
-  return Call(start, stop, by_key['name'].value, given[0].value), stop
+    parts.append((*member.key_span, 'arg_key'))
+    parts.append((*member.value_span, 'arg_value'))
+  return Call(
+      start, stop, by_key['name'].value, given[0].value, parts=tuple(parts)
+  )
 
 
-def _read_glm_call(scan: Scan, text: str, at: int) -> tuple[Call, int]:
-  """A name, then pairs of <arg_key> and <arg_value>, from `at` on.
+def _read_glm_call(text: str, at: int) -> Call:
+  """A name, then pairs of <arg_key> and <arg_value>.
 
   A value is JSON where it reads as JSON, else the text between its marks: the
   format does not say whether `5` is a number or a string.
@@ -209,36 +214,35 @@ def _read_glm_call(scan: Scan, text: str, at: int) -> tuple[Call, int]:
   name = _GLM_NAME.match(text, at)
   if not name:
     raise _Malformed('the call does not begin with a name', at)
-  scan.parts.append((*name.span(1), 'tool_name'))
+  parts = [(*name.span(1), 'tool_name')]
   arguments: dict[str, Any] = {}
   at = name.end()
   while not text.startswith(_CALL_END, at):
-    key, at = _between(scan, text, at, _KEY, _KEY_END, 'arg_key')
-    at = json_spans.after_space(text, at)
-    value, at = _between(scan, text, at, _VALUE, _VALUE_END, 'arg_value')
-    at = json_spans.after_space(text, at)
-    key = key.strip()
+    start, stop = _between(text, at, _KEY, _KEY_END)
+    key = text[start:stop].strip()
     if key in arguments:
       raise _Malformed(f'the key {key!r} comes twice', at)
+    parts.append((start, stop, 'arg_key'))
+    at = json_spans.after_space(text, stop + len(_KEY_END))
+    start, stop = _between(text, at, _VALUE, _VALUE_END)
+    parts.append((start, stop, 'arg_value'))
+    at = json_spans.after_space(text, stop + len(_VALUE_END))
     try:
-      arguments[key] = json_spans.value_of(value)
+      arguments[key] = json_spans.value_of(text[start:stop])
     except json_spans.NotJson:
-      arguments[key] = value
-  return Call(name.start(1), at, name.group(1), arguments), at
+      arguments[key] = text[start:stop]
+  return Call(name.start(1), at, name.group(1), arguments, parts=tuple(parts))
 
 
-def _between(
-    scan: Scan, text: str, at: int, mark: str, mark_end: str, kind: str
-) -> tuple[str, int]:
+def _between(text: str, at: int, mark: str, mark_end: str) -> Span:
   if not text.startswith(mark, at):
     raise _Malformed(f'{mark} expected', at)
-  inner = scan.mark(at, mark)
+  inner = at + len(mark)
   end = text.find(mark_end, inner)
   # Else the mark of a following call would close what this one left open.
   if end < 0 or mark in text[inner:end]:
     raise _Malformed(f'{mark} is not closed', at)
-  scan.parts.append((inner, end, kind))
-  return text[inner:end], scan.mark(end, mark_end)
+  return inner, end
 
 
 def _llama3(text: str) -> Scan:
@@ -263,12 +267,12 @@ def _json_calls(scan: Scan, text: str, at: int, start: int) -> None:
   """Objects with `;` between them; the first call begins at `start`."""
   while True:
     try:
-      call, stop = _read_json_call(scan, text, at)
-      scan.calls.append(dataclasses.replace(call, start=start, stop=stop))
+      call = _read_json_call(text, at)
+      stop = scan.add(dataclasses.replace(call, start=start))
     except _Malformed as error:
       following = _NEXT.search(text, max(error.at, at + 1))
       stop = following.start() if following else len(text)
-      scan.calls.append(Call(start, stop, error=str(error)))
+      scan.add(Call(start, stop, error=str(error)))
     at = json_spans.after_space(text, stop)
     if text.startswith(';', at):
       at = json_spans.after_space(text, scan.mark(at, ';'))

@@ -68,12 +68,12 @@ class ParseTest(parameterized.TestCase):
     reply = self.check(
         [
             ('Let', 't'), (' me.', 't'),
-            ('<tool_call>', 's'), ('\n', 't'), ('{"', 's'), ('name', 's'),
+            ('<tool_call>', 's'), ('\n', 's'), ('{"', 's'), ('name', 's'),
             ('":', 's'), (' "', 's'), ('get', 'n'), ('_x', 'n'), ('",', 's'),
             (' "arguments": {"', 's'), ('ci', 'k'), ('ty', 'k'), ('":', 's'),
             (' "', 's'), ('Bonn', 'v'), ('",', 's'), (' "', 's'), ('n', 'k'),
             ('":', 's'), (' ', 's'), ('[1, {"a": 2}]', 'v'), ('}}', 's'),
-            ('\n', 't'), ('</tool_call>', 's'), ('<|im_end|>', '.'),
+            ('\n', 's'), ('</tool_call>', 's'), ('<|im_end|>', '.'),
         ],
         'qwen',
     )
@@ -101,9 +101,9 @@ class ParseTest(parameterized.TestCase):
         [
             ('\n', 't'), ('<think>', 's'), ('hm', 't'), ('</think>', 's'),
             ('\n', 't'), ('<tool_call>', 's'), ('get', 'n'), ('_x', 'n'),
-            ('\n', 't'), ('<arg_key>', 's'), ('city', 'k'), ('</arg_key>', 's'),
-            ('\n', 't'), ('<arg_value>', 's'), ('New', 'v'), (' York', 'v'),
-            ('</arg_value>', 's'), ('\n', 't'), ('</tool_call>', 's'),
+            ('\n', 's'), ('<arg_key>', 's'), ('city', 'k'), ('</arg_key>', 's'),
+            ('\n', 's'), ('<arg_value>', 's'), ('New', 'v'), (' York', 'v'),
+            ('</arg_value>', 's'), ('\n', 's'), ('</tool_call>', 's'),
             ('<|observation|>', '.'),
         ],
         'glm',
