@@ -61,8 +61,8 @@ class Tokenizer:
     """Reads tokenizer.json and what its neighbours say of special tokens.
 
     Raises:
-      ValueError: no tokenizer.json, a file that does not parse, or a pad
-        token or an end token that the vocabulary does not hold.
+      ValueError: no tokenizer.json, a file that does not parse, or a special,
+        pad or end token that the vocabulary does not hold.
     """
     path = pathlib.Path(folder) / 'tokenizer.json'
     if not path.is_file():
@@ -76,6 +76,7 @@ class Tokenizer:
     except Exception as error:  # The library raises the bare class.
       raise ValueError(f'{path}: it does not parse: {error}') from error
     config = read_config(folder)
+    _check_special(backend, config, folder)
     extra = json.dumps(config, sort_keys=True).encode()
     eos = token_text(config.get('eos_token'))
     return cls(
@@ -216,6 +217,22 @@ def check_pad_id(pad_id: int | None, size: int) -> int:
         ' of its vocabulary, or none.'
     )
   return pad_id
+
+
+def _check_special(
+    backend: tokenizers.Tokenizer,
+    config: dict[str, Any],
+    folder: str | pathlib.Path,
+) -> None:
+  """A special token that tokenizer.json lacks would be read as its letters."""
+  for text_id, entry in (config.get('added_tokens_decoder') or {}).items():
+    text = token_text(entry)
+    if entry.get('special') and str(backend.token_to_id(text)) != text_id:
+      raise ValueError(
+          f'{folder}: tokenizer_config.json gives the special token {text!r}'
+          f' the id {text_id}, tokenizer.json does not; save the tokenizer anew,'
+          ' so that tokenizer.json holds all of its tokens.'
+      )
 
 
 def _pad_id_of(

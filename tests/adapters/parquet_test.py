@@ -1,5 +1,7 @@
 """Rows of Parquet files, as verl's users have them (extra `data`)."""
 
+import contextlib
+import io
 import json
 import pathlib
 
@@ -7,6 +9,7 @@ import pyarrow
 from absl.testing import absltest
 from pyarrow import parquet
 
+from rl_tpu.cli import main
 from rl_tpu.tasks import cursor
 from rl_tpu.tasks import rows
 
@@ -50,6 +53,18 @@ class ParquetTest(absltest.TestCase):
     path = self.file([verl(0), verl(1), verl(0)])
     with self.assertRaisesRegex(ValueError, 'row 3: id .* that of .*row 1 too'):
       rows.RowTasks(train_file=path, layout='verl')
+
+  def test_check_data_reads_it(self):
+    good = self.file([verl(i) for i in range(3)])
+    bad = self.file([verl(0), verl(1, prompt=[])])
+    for path, code, text in (
+        (good, 0, '3 rows, 0 of them faulty'), (bad, 1, "'prompt' is empty"),
+    ):
+      out = io.StringIO()
+      with contextlib.redirect_stdout(out):
+        found = main.main(['check-data', f'--input={path}', '--layout=verl'])
+      self.assertEqual(found, code)
+      self.assertIn(text, out.getvalue())
 
   def test_a_damaged_file_is_named(self):
     path = pathlib.Path(self.file([verl(0)]))

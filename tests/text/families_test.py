@@ -353,6 +353,19 @@ class EndTokensTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, 'generation_config.json.*eos'):
       tokenizer.Tokenizer.from_folder(folder)
 
+  def test_a_special_token_that_tokenizer_json_lacks_is_refused(self):
+    named = {'3': {'content': '<|eot|>', 'special': True}}
+    files = {'tokenizer_config': {'added_tokens_decoder': named}}
+    made = tokenizer.Tokenizer.from_folder(self.folder(**files))
+    np.testing.assert_array_equal(made.encode('<|eot|>'), [3])
+    named['99'] = {'content': '  ', 'special': False}
+    tokenizer.Tokenizer.from_folder(self.folder(**files))
+    for text_id, text in (('200', '<|tool|>'), ('4', '<|eot|>')):
+      named[text_id] = {'content': text, 'special': True}
+      with self.assertRaisesRegex(ValueError, f'{text[2:5]}.* id {text_id}'):
+        tokenizer.Tokenizer.from_folder(self.folder(**files))
+      del named[text_id]
+
   def test_older_folders_name_special_tokens_in_a_file_of_their_own(self):
     folder = self.folder(
         special_tokens_map={'bos_token': '<|bos|>', 'pad_token': '<|eot|>'},
