@@ -8,6 +8,7 @@ import jax
 
 from rl_tpu.assembly import aligning
 from rl_tpu.assembly import critic_figures
+from rl_tpu.assembly import critic_start
 from rl_tpu.assembly import figures
 from rl_tpu.assembly import gathering
 from rl_tpu.assembly import parts
@@ -19,6 +20,7 @@ from rl_tpu.config import schema
 from rl_tpu.config import validation
 from rl_tpu.learner import update as update_lib
 from rl_tpu.metrics import writers
+from rl_tpu.models import value_head
 from rl_tpu.sharding import compile_count
 
 
@@ -68,6 +70,11 @@ def _build(config, workdir, used, policy, learner, sampler, world, compiles):
     loading.save(config, os.path.join(workdir, 'config.json'))
   gae = config.advantage.estimator == 'gae'
   state = learner.init_state(policy.params, with_critic=gae)
+  if gae:
+    pretrained = value_head.load(
+        config.model.path, policy.decoder, mesh=policy.mesh
+    )
+    state = critic_start.apply(state, pretrained, config.critic)
   reference = None
   if config.kl.in_ != 'none':
     reference = jax.tree.map(jax.numpy.copy, state.policy_params)

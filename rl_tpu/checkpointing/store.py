@@ -62,7 +62,7 @@ class CheckpointStore:
 
     A step without its commit record is passed over (K28).
     """
-    steps = [s for s in self._manager.all_steps() if self._is_whole(s)]
+    steps = self.steps()
     if which == 'best':
       judged = {s: self._manager.metrics(s) for s in steps}
       judged = {s: m['success'] for s, m in judged.items() if m}
@@ -70,6 +70,10 @@ class CheckpointStore:
         # Of equals the later one: it has seen more.
         return max(judged, key=lambda s: (judged[s], s))
     return max(steps) if steps else None
+
+  def steps(self) -> list[int]:
+    """Every whole step."""
+    return sorted(s for s in self._manager.all_steps() if self._is_whole(s))
 
   def ignored_steps(self) -> list[int]:
     """Steps on disk that are not whole and are never restored."""
@@ -121,6 +125,33 @@ class CheckpointStore:
           ' written by this version; start in another --workdir.'
       )
     return got['state'], got['host']
+
+  def restore_parameters(self, step: int, like: Any) -> Any:
+    """Reads a part of a step's state; the rest stays on disk.
+
+    Args:
+      step: a whole step.
+      like: shapes, dtypes and shardings, in nested dicts by the state's names.
+
+    Raises:
+      ValueError: the state has no such part.
+    """
+    args = ocp.args.PyTreeRestore(
+        item=like,
+        restore_args=ocp.checkpoint_utils.construct_restore_args(like),
+        partial_restore=True,
+    )
+    folder = os.path.join(self._folder, str(step), 'state')
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+      found = reader.restore(folder, args)
+    # What is not on disk comes back as it was asked for.
+    for path, leaf in jax.tree_util.tree_leaves_with_path(found):
+      if not isinstance(leaf, jax.Array):
+        raise ValueError(
+            f'checkpoint {step} in {self._folder} has no'
+            f' {jax.tree_util.keystr(path, simple=True, separator="/")}.'
+        )
+    return found
 
   def close(self) -> None:
     """Waits for the save under way and closes the manager."""

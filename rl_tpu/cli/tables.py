@@ -1,6 +1,7 @@
 """The table a command ends with."""
 
 import os
+import pathlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -80,6 +81,18 @@ def supervised(summary: Mapping[str, Any]) -> rich.table.Table:
   table.add_row('steps', f'{summary["steps"]} in {summary["seconds"]:.0f} s')
   table.add_row('last loss', f'{summary["loss"]:.4f}')
   table.add_row('model folder', str(summary['out']))
+  return table
+
+
+def folder(out: pathlib.Path, made_of: str) -> rich.table.Table:
+  """A model folder that was written: its files with their sizes."""
+  table = _table('model folder')
+  table.add_row('made of', made_of)
+  table.add_row('folder', str(out))
+  table.add_section()
+  for file in sorted(path for path in out.rglob('*') if path.is_file()):
+    name = file.relative_to(out).as_posix()
+    table.add_row(name, f'{file.stat().st_size:,} bytes')
   return table
 
 

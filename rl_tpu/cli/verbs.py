@@ -15,6 +15,7 @@ import rich.console
 
 from rl_tpu.cli import arguments
 from rl_tpu.cli import checking_data
+from rl_tpu.cli import folders
 from rl_tpu.cli import inspecting
 from rl_tpu.cli import score_input
 from rl_tpu.cli import stopping
@@ -69,6 +70,10 @@ _WORKDIR = arguments.Flag(
 )
 _SET = arguments.Flag(
     'set', 'override path=value, for example gae.gamma=0.99.', repeated=True
+)
+
+_OUT = arguments.Flag(
+    'out', 'Hugging Face folder to write; new or empty.', required=True
 )
 
 
@@ -164,6 +169,15 @@ def _check_data(values: Values, phase: Phase) -> int:
   return checking_data.run(values, console())
 
 
+def _export(values: Values, phase: Phase) -> int:
+  return folders.export(values, phase.begin, console())
+
+
+def _import_llama2c(values: Values, phase: Phase) -> int:
+  del phase  # A ValueError is about the files to the end.
+  return folders.import_llama2c(values, console())
+
+
 def console() -> rich.console.Console:
   """Standard output; wide enough for a transcript where it is no terminal."""
   made = rich.console.Console()
@@ -231,5 +245,41 @@ VERBS = (
         "reads a file of tasks and names the rows that can't be used.",
         checking_data.FLAGS,
         _check_data,
+    ),
+    Verb(
+        'export',
+        'writes a checkpoint of a run as a Hugging Face folder.',
+        (
+            dataclasses.replace(_WORKDIR, help='directory of the run.'),
+            arguments.Flag(
+                'checkpoint', 'best, latest or the number of an update.', 'best'
+            ),
+            _OUT,
+            arguments.Flag(
+                'dtype',
+                'of the numbers in the files.',
+                'float32',
+                choices=('float32', 'bfloat16'),
+            ),
+            arguments.Flag(
+                'critic',
+                'write the value head, and its backbone, beside the model.',
+                'yes',
+                choices=('yes', 'no'),
+            ),
+        ),
+        _export,
+    ),
+    Verb(
+        'import-llama2c',
+        'makes a Hugging Face folder from a checkpoint of llama2.c.',
+        (
+            arguments.Flag(
+                'checkpoint', 'float32 .bin file (version 0).', required=True
+            ),
+            arguments.Flag('tokenizer', 'tokenizer.bin.', required=True),
+            _OUT,
+        ),
+        _import_llama2c,
     ),
 )

@@ -60,7 +60,7 @@ def load(
   config = read_config(folder)
   tensors = tensor_files.open_folder(folder)
   wanted = decoder.shapes_of(config)
-  _check_tensors(folder, tensors, wanted, config)
+  _check_tensors(folder, tensors, config)
   largest = max(tensor.nbytes for tensor in tensors.values())
   at_least, at_most = _BLOCK_BYTES
   block_bytes = min(max(int(largest * _BLOCK_SHARE), at_least), at_most)
@@ -111,7 +111,7 @@ def save(
     dtype: of the numbers in the files: float32 or bfloat16.
     shard_bytes: size of a file at most; a larger model gets several and an
       index.
-    on_written: called with the bytes written so far and in all.
+    on_written: called after every tensor with the bytes so far and in all.
   """
   folder = pathlib.Path(folder)
   folder.mkdir(parents=True, exist_ok=True)
@@ -136,16 +136,25 @@ def write_config(
   (folder / 'config.json').write_text(text + '\n', encoding='utf-8')
 
 
-def _check_tensors(folder, tensors, wanted, config) -> None:
-  """Names and shapes, before anything is read."""
-  expected = {}
-  for path, leaf in jax.tree_util.tree_leaves_with_path(wanted):
+def tensor_shapes(
+    config: config_lib.DecoderConfig,
+) -> dict[str, tuple[int, ...]]:
+  """Names and shapes of the tensors of a model's folder."""
+  shapes = {}
+  leaves = jax.tree_util.tree_leaves_with_path(decoder.shapes_of(config))
+  for path, leaf in leaves:
     keys = huggingface_names.keys_of(path)
     for piece in huggingface_names.pieces(keys, leaf.shape, config):
       rows, *rest = huggingface_names.file_shape(
           keys, leaf.shape[len(piece.index) :]
       )
-      expected[piece.name] = (rows * piece.part[1], *rest)
+      shapes[piece.name] = (rows * piece.part[1], *rest)
+  return {name: shapes[name] for name in sorted(shapes, key=_natural)}
+
+
+def _check_tensors(folder, tensors, config) -> None:
+  """Names and shapes, before anything is read."""
+  expected = tensor_shapes(config)
   missing = sorted(set(expected) - set(tensors))
   if missing:
     raise ValueError(
@@ -228,22 +237,14 @@ def _read_piece(tensors, keys, shape, piece, region) -> np.ndarray:
 
 def _entries(params, config) -> Iterator[tensor_files.Entry]:
   """The folder's tensors, whose parts may be of several parameters."""
-  parts: dict[str, list[Any]] = {}
+  held: dict[str, list[Any]] = {}
   for path, leaf in jax.tree_util.tree_leaves_with_path(params):
     keys = huggingface_names.keys_of(path)
     for piece in huggingface_names.pieces(keys, leaf.shape, config):
-      parts.setdefault(piece.name, []).append((piece, keys, leaf))
-  for name in sorted(parts, key=_natural):
-    held = sorted(parts[name], key=lambda held: held[0].part)
-    piece, keys, leaf = held[0]
-    rows, *rest = huggingface_names.file_shape(
-        keys, leaf.shape[len(piece.index) :]
-    )
-    yield tensor_files.Entry(
-        name,
-        (rows * piece.part[1], *rest),
-        functools.partial(_fetch, held),
-    )
+      held.setdefault(piece.name, []).append((piece, keys, leaf))
+  for name, shape in tensor_shapes(config).items():
+    parts = sorted(held[name], key=lambda part: part[0].part)
+    yield tensor_files.Entry(name, shape, functools.partial(_fetch, parts))
 
 
 def _fetch(held) -> np.ndarray:

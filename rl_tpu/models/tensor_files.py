@@ -156,22 +156,27 @@ def write(
     entries: in the order of the files.
     dtype: float32 or bfloat16.
     shard_bytes: size of a file at most, except for a larger tensor.
-    on_written: called with the bytes written so far and in all.
+    on_written: called after every tensor with the bytes so far and in all.
   """
   for old in [*folder.glob('model-*-of-*.safetensors'), folder / INDEX]:
     old.unlink(missing_ok=True)
   size_of = lambda e: math.prod(e.shape) * np.dtype(DTYPES[dtype]).itemsize
   shards = _shards(entries, size_of, shard_bytes)
   total, done, weight_map = sum(map(size_of, entries)), 0, {}
+
+  def make(entry: Entry) -> np.ndarray:
+    nonlocal done
+    array = np.ascontiguousarray(entry.make(), DTYPES[dtype])
+    done += array.nbytes
+    on_written(done, total)
+    return array
+
   for number, shard in enumerate(shards, start=1):
     file = f'model-{number:05}-of-{len(shards):05}.safetensors'
     file = file if len(shards) > 1 else SINGLE
-    make = lambda e: np.ascontiguousarray(e.make(), DTYPES[dtype])
     # Not bound to a name: it is free before the next file's are made.
     write_file(folder / file, {e.name: make(e) for e in shard})
     weight_map |= dict.fromkeys((e.name for e in shard), file)
-    done += sum(map(size_of, shard))
-    on_written(done, total)
   if len(shards) > 1:
     (folder / SINGLE).unlink(missing_ok=True)
     index = {'metadata': {'total_size': total}, 'weight_map': weight_map}

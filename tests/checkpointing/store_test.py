@@ -77,6 +77,22 @@ class StoreTest(absltest.TestCase):
     made.close()
     self.assertEqual(self._open().step('best'), 1)
 
+  def test_a_part_is_read_and_the_rest_stays_on_disk(self):
+    made = self._open()
+    made.save(4, {'net': state(), 'moments': state(2)}, HOST)
+    made.close()
+    again = self._open()
+    self.assertEqual(again.steps(), [4])
+    mesh = mesh_lib.make_mesh(schema.MeshConfig())
+    split = NamedSharding(mesh, PartitionSpec('data'))
+    like = jax.ShapeDtypeStruct((8, 4), jnp.float32, sharding=split)
+    got = again.restore_parameters(4, {'net': {'w': like}})
+    self.assertEqual(list(got), ['net'])
+    np.testing.assert_array_equal(got['net']['w'], state()['w'])
+    self.assertEqual(got['net']['w'].sharding, split)
+    with self.assertRaisesRegex(ValueError, 'checkpoint 4 .* no net/v'):
+      again.restore_parameters(4, {'net': {'v': like}})
+
   def test_K28_an_unfinished_step_is_ignored_and_can_be_saved_again(self):
     made = self._open(keep=5)
     made.save(1800, state(1), HOST)

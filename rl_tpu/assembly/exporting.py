@@ -1,0 +1,179 @@
+"""Writes a checkpoint of a run as a Hugging Face folder."""
+
+from collections.abc import Callable
+import dataclasses
+import json
+import pathlib
+from typing import Any
+
+import jax
+
+from rl_tpu.assembly import parts
+from rl_tpu.checkpointing import store as store_lib
+from rl_tpu.config import schema
+from rl_tpu.learner import networks
+from rl_tpu.models import config as model_config
+from rl_tpu.models import decoder
+from rl_tpu.models import huggingface
+from rl_tpu.models import tensor_files
+from rl_tpu.models import value_head
+from rl_tpu.sharding import mesh as mesh_lib
+from rl_tpu.text import tokenizer as tokenizer_lib
+
+GENERATION = 'generation_config.json'
+# What a folder may hold beside the model, and training does not change.
+_KEPT = (
+    GENERATION,
+    'tokenizer.json',
+    'tokenizer_config.json',
+    'chat_template.jinja',
+    'special_tokens_map.json',
+    'added_tokens.json',
+    'tokenizer.model',
+    'vocab.json',
+    'merges.txt',
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+  """A checkpoint that is ready to be written.
+
+  Attributes:
+    config: of the run.
+    step: of the checkpoint.
+    decoder: the model's settings.
+    params: the actor's.
+    critic: None where the run has none, or it is not wanted.
+  """
+
+  config: schema.ExperimentConfig
+  step: int
+  decoder: model_config.DecoderConfig
+  params: decoder.Params
+  critic: value_head.Pretrained | None
+
+
+def read(
+    config: schema.ExperimentConfig,
+    workdir: str | pathlib.Path,
+    *,
+    checkpoint: str,
+    with_critic: bool,
+) -> Source:
+  """Reads the networks of a checkpoint; optimizer states stay on disk.
+
+  Args:
+    config: of the run.
+    workdir: of the run.
+    checkpoint: best (by held-out success), latest or a step.
+    with_critic: read the critic too, where there is one.
+
+  Raises:
+    ValueError: there is no such checkpoint.
+  """
+  store = store_lib.CheckpointStore(
+      str(pathlib.Path(workdir) / 'checkpoints'), config.checkpoint
+  )
+  try:
+    step = _step(store, workdir, checkpoint)
+    settings = huggingface.read_config(config.model.path)
+    # Whatever devices there are here: a checkpoint has no mesh of its own.
+    mesh = mesh_lib.make_mesh(schema.MeshConfig(data=1, fsdp=-1, tensor=1))
+    learner = parts.build_learner(config, settings, mesh)
+    with_gae = config.advantage.estimator == 'gae'
+    fresh = jax.eval_shape(
+        lambda params: learner.init_state(params, with_critic=with_gae),
+        decoder.shapes_of(settings),
+    )
+    like = {'actor': {'params': _placed(learner, fresh.actor.params)}}
+    if with_critic and fresh.critic is not None:
+      like['critic'] = {'params': _placed(learner, fresh.critic.params)}
+    found = store.restore_parameters(step, like)
+  finally:
+    store.close()
+  actor = found['actor']['params']
+  head, backbone = actor.get(networks.HEAD), None
+  if 'critic' in found:
+    head = found['critic']['params'][networks.HEAD]
+    backbone = found['critic']['params']['backbone']
+  critic = None
+  if with_critic and head is not None:
+    bins = config.critic.head == 'hl_gauss'
+    limits = (config.critic.vmin, config.critic.vmax) if bins else None
+    critic = value_head.Pretrained(head, backbone, limits)
+  params = networks.policy_params(actor)
+  return Source(config, step, settings, params, critic)
+
+
+def write(
+    source: Source,
+    out: str | pathlib.Path,
+    *,
+    dtype: str = 'float32',
+    on_written: Callable[[int, int], None] = lambda done, total: None,
+) -> None:
+  """Writes the folder: model, tokenizer, chat template and value head.
+
+  Args:
+    source: what `read` found.
+    out: a folder that is new or empty.
+    dtype: of the model's numbers: float32 or bfloat16.
+    on_written: called after every tensor with the bytes so far and in all.
+  """
+  out, base = pathlib.Path(out), pathlib.Path(source.config.model.path)
+  content = tensor_files.read_json(base / 'config.json')
+  files = [base / name for name in _KEPT if (base / name).is_file()]
+  how: dict[str, Any] = dict(
+      config_json=content, dtype=dtype, on_written=on_written
+  )
+  huggingface.save(
+      out, source.decoder, source.params, tokenizer_files=files, **how
+  )
+  if not (out / GENERATION).exists():
+    text = json.dumps(_generation(source.config, content), indent=2)
+    (out / GENERATION).write_text(text + '\n', encoding='utf-8')
+  if source.critic is not None:
+    value_head.save(out, source.decoder, source.critic, **how)
+
+
+def _step(store, workdir, checkpoint: str) -> int:
+  steps = store.steps()
+  if not steps:
+    raise ValueError(
+        f'--workdir={workdir}: it holds no checkpoint; train it first.'
+    )
+  if checkpoint in ('best', 'latest'):
+    return store.step(checkpoint)
+  if not checkpoint.isdecimal() or int(checkpoint) not in steps:
+    raise ValueError(
+        f'--checkpoint={checkpoint}: use best, latest or one of the steps'
+        f' {", ".join(map(str, steps))}.'
+    )
+  return int(checkpoint)
+
+
+def _placed(learner, params):
+  """Shapes with the shardings of the learner."""
+  return jax.tree.map(
+      lambda leaf, sharding: jax.ShapeDtypeStruct(
+          leaf.shape, leaf.dtype, sharding=sharding
+      ),
+      params,
+      learner.param_shardings(params),
+  )
+
+
+def _generation(config, content) -> dict[str, Any]:
+  """Where generation ends: as in the run, else as in config.json."""
+  made = {
+      name: content[name]
+      for name in ('bos_token_id', 'eos_token_id', 'pad_token_id')
+      if content.get(name) is not None
+  }
+  if config.sampling.stop:
+    tokenizer = tokenizer_lib.Tokenizer.from_folder(config.model.path)
+    made['eos_token_id'] = [
+        tokenizer.token_id(text) for text in config.sampling.stop
+    ]
+  return made
