@@ -54,7 +54,8 @@ def evaluate(
     state = learner.init_state(
         policy.params, with_critic=config.advantage.estimator == 'gae'
     )
-    state, host = store.restore(step, state)
+    trained, host = store.restore(step, state.trained)
+    state = trained._replace(base=state.base)
     sampler.update_weights(
         host['policy_version'], state.policy_params, 'drain'
     )

@@ -20,7 +20,9 @@ from rl_tpu.isolation import remote
 from rl_tpu.learner import learner as learner_lib
 from rl_tpu.losses import objective
 from rl_tpu.models import config as model_config
+from rl_tpu.models import decoder as decoder_lib
 from rl_tpu.models import huggingface
+from rl_tpu.models import lora
 from rl_tpu.records import records
 from rl_tpu.rewards import scaling
 from rl_tpu.rollout import runner as runner_lib
@@ -30,6 +32,7 @@ from rl_tpu.sampler import engine as engine_lib
 from rl_tpu.sampler import sampler as sampler_lib
 from rl_tpu.sampler import types as sampler_types
 from rl_tpu.sharding import mesh as mesh_lib
+from rl_tpu.sharding import rules
 from rl_tpu.text import chat
 from rl_tpu.text import tokenizer as tokenizer_lib
 from rl_tpu.verifiers import pooled
@@ -316,7 +319,26 @@ def build_policy(config: schema.ExperimentConfig) -> Policy:
         f'budgets.window = {config.budgets.window}: the model has'
         f' {decoder.max_length} positions.'
     )
+  if config.model.lora.rank:
+    decoder, params = _with_adapters(config, decoder, params, mesh)
   return Policy(mesh, decoder, params, tokenizer, template)
+
+
+def _with_adapters(config, decoder, params, mesh):
+  """Puts new adapters beside the matrices of a base."""
+  settings = config.model.lora
+  decoder = dataclasses.replace(
+      decoder,
+      lora=lora.Settings(settings.rank, settings.alpha, settings.targets),
+  )
+  axes = lora.split(decoder_lib.logical_axes(decoder))[1]
+  shapes = lora.split(decoder_lib.shapes_of(decoder))[1]
+  # The rest of the new parameters is never computed.
+  make = jax.jit(
+      lambda key: lora.split(decoder_lib.init_params(decoder, key))[1],
+      out_shardings=rules.param_shardings(axes, mesh, shapes),
+  )
+  return decoder, lora.join(params, make(jax.random.key(config.seed)))
 
 
 def build_learner(

@@ -375,7 +375,7 @@ class TrainingRun:
           'results': self.results,
       }
       self.checkpoints.save(
-          self.update_index, self.state, host, success=success
+          self.update_index, self.state.trained, host, success=success
       )
 
   def _evaluated_now(self) -> bool:
@@ -456,7 +456,8 @@ class TrainingRun:
     step = self.checkpoints.step('latest')
     if step is None:
       return
-    self.state, host = self.checkpoints.restore(step, self.state)
+    state, host = self.checkpoints.restore(step, self.state.trained)
+    self.state = state._replace(base=self.state.base)
     self.update_index = host['update']
     self.version = host['policy_version']
     self.gathering.draws.restore(host['cursor'])

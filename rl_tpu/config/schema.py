@@ -42,11 +42,36 @@ def _mapping(**values: Any) -> Any:
 
 @dataclasses.dataclass(frozen=True)
 class MeshConfig:
-  """Sizes of the mesh axes; -1 takes what is left of the devices."""
+  """Sizes of the mesh axes; -1 takes what is left of the devices.
+
+  Attributes:
+    data: parts of the rows.
+    fsdp: parts of the rows, and of every parameter.
+    tensor: parts of heads, feed-forward layers and vocabulary.
+    expert: parts of the rows, and of the experts of a mixture.
+  """
 
   data: int = -1
   fsdp: int = 1
   tensor: int = 1
+  expert: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class LoraConfig:
+  """Low-rank adapters of actor and critic over one frozen base (2106.09685).
+
+  Attributes:
+    rank: inner size of an adapter; 0 trains all parameters.
+    alpha: what an adapter adds is multiplied by alpha / rank.
+    targets: modules of a layer: query, key, value, out, gate, up, down.
+  """
+
+  rank: int = 0
+  alpha: float = 16.0
+  targets: tuple[str, ...] = (
+      'query', 'key', 'value', 'out', 'gate', 'up', 'down'
+  )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +85,7 @@ class ModelConfig:
     dtype: dtype of activations: float32 or bfloat16. Parameters are float32.
     remat: recompute layer activations in the backward pass.
     logits_chunk: tokens whose logits exist at once; no [B, T, V] array does.
+    lora: low-rank adapters.
   """
 
   path: str = ''
@@ -67,6 +93,7 @@ class ModelConfig:
   dtype: str = 'float32'
   remat: bool = True
   logits_chunk: int = 2048
+  lora: LoraConfig = LoraConfig()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -165,6 +165,16 @@ def _check_model(config: schema.ExperimentConfig) -> None:
       template,
       "there is no such file; empty takes the model folder's own template",
   )
+  lora = config.model.lora
+  checks.at_least('model.lora.rank', lora.rank, 0)
+  checks.positive('model.lora.alpha', lora.alpha)
+  known = schema.LoraConfig().targets
+  for target in lora.targets:
+    checks.one_of('model.lora.targets', target, *known)
+  checks.require(
+      lora.targets, 'model.lora.targets', lora.targets,
+      'name a module, or train all parameters with model.lora.rank=0',
+  )
 
 
 def _check_workers(config: schema.ExperimentConfig) -> None:
@@ -336,6 +346,10 @@ def _check_sft(config: schema.ExperimentConfig) -> None:
         ' SftConfig in the experiment file.'
     )
   checks.at_least('sft.steps', sft.steps, 1)
+  checks.require(
+      not config.model.lora.rank, 'model.lora.rank', config.model.lora.rank,
+      'a new model has no base to put adapters on; use 0',
+  )
   checks.at_least('sft.rollouts_per_step', sft.rollouts_per_step, 1)
   checks.require(sft.out, 'sft.out', sft.out, 'name the folder of the export')
   for name in ('target', 'tokenizer'):

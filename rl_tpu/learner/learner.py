@@ -5,6 +5,7 @@ microbatches of one static shape and adds their gradients up; the weights of
 4.2 are already the minibatch's, so nothing is divided afterwards.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -172,6 +173,12 @@ class Learner:
     """log pi(x_p) of every microbatch, under the sampler's temperature."""
     return [self._logp(params, part) for part in rows]
 
+  def reference_logp(
+      self, params: Any, rows: Sequence[batch_lib.Rows]
+  ) -> list[jax.Array]:
+    """The same of the reference, which has no adapters."""
+    return [self._reference_logp(params, part) for part in rows]
+
   def estimate(
       self,
       joins: batch_lib.Joins,
@@ -283,6 +290,12 @@ class Learner:
     networks = self._networks
     self._values = jax.jit(networks.values)
     self._logp = jax.jit(networks.logp)
+    self._reference_logp = self._logp
+    if self._adapts:
+      plain = dataclasses.replace(networks.decoder, lora=None)
+      self._reference_logp = jax.jit(
+          dataclasses.replace(networks, decoder=plain).logp
+      )
     weights = ('policy_weight_BT',)
     actor_loss = networks.actor_loss
     if supervised:

@@ -36,6 +36,11 @@ class TrainState(NamedTuple):
     return networks.policy_params(lora.join(self.base, self.actor.params))
 
   @property
+  def trained(self) -> 'TrainState':
+    """Without the base, which the model folder holds: what is saved."""
+    return self._replace(base=None)
+
+  @property
   def critic_base(self) -> Any | None:
     """The base in the form of a critic's parameters."""
     return None if self.base is None else {'backbone': self.base}

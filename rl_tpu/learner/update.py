@@ -95,7 +95,7 @@ class Updater:
       base_BT = _join(self._learner.logp(state.policy_params, rows))
     reference_BT = np.zeros(shape, np.float32)
     if self._reference is not None:
-      reference_BT = _join(self._learner.logp(self._reference, rows))
+      reference_BT = _join(self._learner.reference_logp(self._reference, rows))
     kl_BT, coef_Y = None, kl_lib.coefficients(self._kl, update)
     if self._kl.in_ == 'reward':
       coef_BT = coef_Y[0]

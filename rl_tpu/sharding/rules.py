@@ -14,7 +14,10 @@ RULES = {
     'kv_heads': 'tensor',
     'head_width': None,
     'mlp': 'tensor',
+    'expert': 'expert',
+    'router': None,
     'head': None,
+    'rank': None,
 }
 
 
