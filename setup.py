@@ -30,6 +30,8 @@ setuptools.setup(
     extras_require={
         # Tasks from Parquet files; JSONL needs nothing.
         'data': ['pyarrow>=26.0'],
+        # Models from GGUF files.
+        'gguf': ['gguf>=0.19'],
         # The whole wheel with TensorFlow, for whoever wants it.
         'jetstream': ['google-jetstream==0.2.2'],
         # And cosmic-ray without its dependencies (launch/setup.sh).

@@ -21,7 +21,7 @@ esac
 
 extras=(test)
 if [[ "$group" == adapters || "$group" == all ]]; then
-  extras+=(data)
+  extras+=(data gguf)
 fi
 bash launch/setup.sh "${extras[@]}"
 

@@ -4,6 +4,7 @@ from collections.abc import Callable
 import dataclasses
 import json
 import pathlib
+import shutil
 from typing import Any
 
 import jax
@@ -20,13 +21,13 @@ from rl_tpu.models import value_head
 from rl_tpu.sharding import mesh as mesh_lib
 from rl_tpu.text import tokenizer as tokenizer_lib
 
-GENERATION = 'generation_config.json'
+GENERATION, TEMPLATE = 'generation_config.json', 'chat_template.jinja'
 # What a folder may hold beside the model, and training does not change.
 _KEPT = (
     GENERATION,
+    TEMPLATE,
     'tokenizer.json',
     'tokenizer_config.json',
-    'chat_template.jinja',
     'special_tokens_map.json',
     'added_tokens.json',
     'tokenizer.model',
@@ -130,6 +131,8 @@ def write(
   huggingface.save(
       out, source.decoder, source.params, tokenizer_files=files, **how
   )
+  if source.config.model.chat_template:
+    shutil.copy(source.config.model.chat_template, out / TEMPLATE)
   if not (out / GENERATION).exists():
     text = json.dumps(_generation(source.config, content), indent=2)
     (out / GENERATION).write_text(text + '\n', encoding='utf-8')

@@ -1,5 +1,6 @@
 """The verbs that write a model folder: export and the importers."""
 
+import importlib.util
 import pathlib
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -50,6 +51,22 @@ def import_llama2c(values: Values, console: rich.console.Console) -> int:
 
   with progress.Bytes('writing') as bar:
     importing.llama2c(values['checkpoint'], values['tokenizer'], out, bar.show)
+  console.print(tables.folder(out, values['checkpoint']))
+  return 0
+
+
+def import_gguf(values: Values, console: rich.console.Console) -> int:
+  """Makes a folder of the flags checkpoint and out."""
+  out = new_folder(values['out'])
+  if importlib.util.find_spec('gguf') is None:
+    raise ValueError(
+        "import-gguf needs the package gguf: pip install 'rl-tpu[gguf]' (from a"
+        ' checkout: bash launch/setup.sh gguf).'
+    )
+  from rl_tpu.cli import importing
+
+  with progress.Bytes('writing') as bar:
+    importing.gguf(values['checkpoint'], out, bar.show)
   console.print(tables.folder(out, values['checkpoint']))
   return 0
 

@@ -178,6 +178,11 @@ def _import_llama2c(values: Values, phase: Phase) -> int:
   return folders.import_llama2c(values, console())
 
 
+def _import_gguf(values: Values, phase: Phase) -> int:
+  del phase  # A ValueError is about the file to the end.
+  return folders.import_gguf(values, console())
+
+
 def console() -> rich.console.Console:
   """Standard output; wide enough for a transcript where it is no terminal."""
   made = rich.console.Console()
@@ -281,5 +286,14 @@ VERBS = (
             _OUT,
         ),
         _import_llama2c,
+    ),
+    Verb(
+        'import-gguf',
+        'makes a Hugging Face folder from a GGUF file.',
+        (
+            arguments.Flag('checkpoint', 'GGUF file.', required=True),
+            _OUT,
+        ),
+        _import_gguf,
     ),
 )

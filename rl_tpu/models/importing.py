@@ -32,7 +32,6 @@ def write(
     tensors: Mapping[str, Callable[[], np.ndarray]],
     *,
     special_ids: Mapping[str, int | Sequence[int]],
-    dtype: str = 'float32',
     on_written: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
   """Writes config.json, generation_config.json and the tensors.
@@ -42,16 +41,15 @@ def write(
     config: the decoder's settings.
     tensors: by name in the folder: what makes each of them.
     special_ids: ids by their names in the configs, such as `eos_token_id`.
-    dtype: of the numbers in the files: float32 or bfloat16.
     on_written: called after every tensor with the bytes so far and in all.
   """
   folder.mkdir(parents=True, exist_ok=True)
   content = huggingface_config.render(config) | dict(special_ids)
-  huggingface.write_config(folder, content, dtype)
+  huggingface.write_config(folder, content)
   text = json.dumps(dict(special_ids), indent=2)
   (folder / 'generation_config.json').write_text(text + '\n', encoding='utf-8')
   entries = [
       tensor_files.Entry(name, shape, tensors[name])
       for name, shape in huggingface.tensor_shapes(config).items()
   ]
-  tensor_files.write(folder, entries, dtype=dtype, on_written=on_written)
+  tensor_files.write(folder, entries, on_written=on_written)

@@ -79,10 +79,17 @@ def build(
       decoders.Fuse(),
       *stripped,
   ])
-  special = (Kind.UNKNOWN, Kind.CONTROL)
-  made.add_special_tokens([p for p, k in zip(pieces, kinds) if k in special])
-  made.add_tokens([p for p, k in zip(pieces, kinds) if k == Kind.USER])
+  add_whole_tokens(made, pieces, kinds)
   return made
+
+
+def add_whole_tokens(
+    made: tokenizers.Tokenizer, tokens: Sequence[str], kinds: Sequence[int]
+) -> None:
+  """Marks the tokens that are found in a text before anything else."""
+  special = (Kind.UNKNOWN, Kind.CONTROL)
+  made.add_special_tokens([t for t, k in zip(tokens, kinds) if k in special])
+  made.add_tokens([t for t, k in zip(tokens, kinds) if k == Kind.USER])
 
 
 def _merges(pieces, scores, kinds) -> list[tuple[str, str]]:

@@ -114,9 +114,16 @@ class ExportTest(absltest.TestCase):
       self.assertFalse((self.out / value_head.FILE).exists())
       self.assertFalse((self.out / value_head.CRITIC).exists())
 
-  def test_bfloat16(self):
-    states = self.run_with_checkpoints(steps=((3, 0.9),))
+  def test_bfloat16_and_a_chat_template_of_the_run(self):
+    template = self.root / 'own.jinja'
+    template.write_text("{{ messages[0]['content'] }}")
+    states = self.run_with_checkpoints(
+        f'model.chat_template={template}', steps=((3, 0.9),)
+    )
     self.assertEqual(self.export('--dtype=bfloat16')[0], 0)
+    self.assertEqual(
+        (self.out / 'chat_template.jinja').read_text(), template.read_text()
+    )
     content = json.loads((self.out / 'config.json').read_text())
     self.assertEqual(content['torch_dtype'], 'bfloat16')
     _, params = huggingface.load(self.out)
