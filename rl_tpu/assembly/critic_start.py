@@ -58,6 +58,12 @@ def _check(state, pretrained, critic) -> None:
         f' critic.vmax are {critic.vmin} and {critic.vmax}; set them as it was'
         ' trained with.'
     )
+  if pretrained.backbone is not None and state.base is not None:
+    raise ValueError(
+        f'model.lora.rank: the {value_head.FILE} of model.path belongs to a'
+        ' backbone of its own, and adapters share one base; use'
+        ' model.lora.rank=0, or remove the file.'
+    )
   if pretrained.backbone is not None and state.critic is None:
     raise ValueError(
         f"critic.sharing = 'shared_backbone': the {value_head.FILE} of"

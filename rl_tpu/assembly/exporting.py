@@ -16,6 +16,8 @@ from rl_tpu.learner import networks
 from rl_tpu.models import config as model_config
 from rl_tpu.models import decoder
 from rl_tpu.models import huggingface
+from rl_tpu.models import lora
+from rl_tpu.models import peft
 from rl_tpu.models import tensor_files
 from rl_tpu.models import value_head
 from rl_tpu.sharding import mesh as mesh_lib
@@ -44,8 +46,10 @@ class Source:
     config: of the run.
     step: of the checkpoint.
     decoder: the model's settings.
-    params: the actor's.
+    params: the actor's, adapters merged.
     critic: None where the run has none, or it is not wanted.
+    adapters: of a run that trained them: the settings with them, and their
+      tree.
   """
 
   config: schema.ExperimentConfig
@@ -53,6 +57,7 @@ class Source:
   decoder: model_config.DecoderConfig
   params: decoder.Params
   critic: value_head.Pretrained | None
+  adapters: tuple[model_config.DecoderConfig, decoder.Params] | None = None
 
 
 def read(
@@ -81,11 +86,14 @@ def read(
     settings = huggingface.read_config(config.model.path)
     # Whatever devices there are here: a checkpoint has no mesh of its own.
     mesh = mesh_lib.make_mesh(schema.MeshConfig(data=1, fsdp=-1, tensor=1))
-    learner = parts.build_learner(config, settings, mesh)
+    adapted = dataclasses.replace(
+        settings, lora=parts.adapter_settings(config.model)
+    )
+    learner = parts.build_learner(config, adapted, mesh)
     with_gae = config.advantage.estimator == 'gae'
     fresh = jax.eval_shape(
         lambda params: learner.init_state(params, with_critic=with_gae),
-        decoder.shapes_of(settings),
+        decoder.shapes_of(adapted),
     )
     like = {'actor': {'params': _placed(learner, fresh.actor.params)}}
     if with_critic and fresh.critic is not None:
@@ -94,17 +102,22 @@ def read(
   finally:
     store.close()
   actor = found['actor']['params']
+  params, adapters = networks.policy_params(actor), None
+  whole = lambda tree: tree
+  if adapted.lora is not None:
+    adapters = adapted, params
+    _, base = huggingface.load(config.model.path, mesh=mesh)
+    whole = lambda tree: lora.merge(lora.join(base, tree), adapted.lora)
   head, backbone = actor.get(networks.HEAD), None
   if 'critic' in found:
     head = found['critic']['params'][networks.HEAD]
-    backbone = found['critic']['params']['backbone']
+    backbone = whole(found['critic']['params']['backbone'])
   critic = None
   if with_critic and head is not None:
     bins = config.critic.head == 'hl_gauss'
     limits = (config.critic.vmin, config.critic.vmax) if bins else None
     critic = value_head.Pretrained(head, backbone, limits)
-  params = networks.policy_params(actor)
-  return Source(config, step, settings, params, critic)
+  return Source(config, step, settings, whole(params), critic, adapters)
 
 
 def write(
@@ -124,7 +137,7 @@ def write(
   """
   out, base = pathlib.Path(out), pathlib.Path(source.config.model.path)
   content = tensor_files.read_json(base / 'config.json')
-  files = [base / name for name in _KEPT if (base / name).is_file()]
+  files = _kept_files(base)
   how: dict[str, Any] = dict(
       config_json=content, dtype=dtype, on_written=on_written
   )
@@ -138,6 +151,18 @@ def write(
     (out / GENERATION).write_text(text + '\n', encoding='utf-8')
   if source.critic is not None:
     value_head.save(out, source.decoder, source.critic, **how)
+
+
+def write_adapters(source: Source, out: str | pathlib.Path) -> None:
+  """Writes the adapters in PEFT's layout, with the tokenizer beside them."""
+  base = source.config.model.path
+  peft.save(out, *source.adapters, base=str(base))
+  for file in _kept_files(pathlib.Path(base)):
+    shutil.copy(file, pathlib.Path(out) / file.name)
+
+
+def _kept_files(base: pathlib.Path) -> list[pathlib.Path]:
+  return [base / name for name in _KEPT if (base / name).is_file()]
 
 
 def _step(store, workdir, checkpoint: str) -> int:

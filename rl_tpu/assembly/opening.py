@@ -77,7 +77,10 @@ def _build(config, workdir, used, policy, learner, sampler, world, compiles):
     state = critic_start.apply(state, pretrained, config.critic)
   reference = None
   if config.kl.in_ != 'none':
-    reference = jax.tree.map(jax.numpy.copy, state.policy_params)
+    # The base below adapters is the reference as it is.
+    reference = state.base or jax.tree.map(
+        jax.numpy.copy, state.policy_params
+    )
   updater = update_lib.Updater(
       learner,
       batching=config.batching,

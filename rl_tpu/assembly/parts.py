@@ -319,18 +319,22 @@ def build_policy(config: schema.ExperimentConfig) -> Policy:
         f'budgets.window = {config.budgets.window}: the model has'
         f' {decoder.max_length} positions.'
     )
-  if config.model.lora.rank:
-    decoder, params = _with_adapters(config, decoder, params, mesh)
+  decoder = dataclasses.replace(decoder, lora=adapter_settings(config.model))
+  if decoder.lora is not None:
+    params = _with_adapters(config, decoder, params, mesh)
   return Policy(mesh, decoder, params, tokenizer, template)
+
+
+def adapter_settings(model: schema.ModelConfig) -> lora.Settings | None:
+  """The adapters that are asked for, or None."""
+  asked = model.lora
+  if not asked.rank:
+    return None
+  return lora.Settings(asked.rank, asked.alpha, asked.targets)
 
 
 def _with_adapters(config, decoder, params, mesh):
   """Puts new adapters beside the matrices of a base."""
-  settings = config.model.lora
-  decoder = dataclasses.replace(
-      decoder,
-      lora=lora.Settings(settings.rank, settings.alpha, settings.targets),
-  )
   axes = lora.split(decoder_lib.logical_axes(decoder))[1]
   shapes = lora.split(decoder_lib.shapes_of(decoder))[1]
   # The rest of the new parameters is never computed.
@@ -338,7 +342,7 @@ def _with_adapters(config, decoder, params, mesh):
       lambda key: lora.split(decoder_lib.init_params(decoder, key))[1],
       out_shardings=rules.param_shardings(axes, mesh, shapes),
   )
-  return decoder, lora.join(params, make(jax.random.key(config.seed)))
+  return lora.join(params, make(jax.random.key(config.seed)))
 
 
 def build_learner(

@@ -21,7 +21,7 @@ def export(
   """Writes a checkpoint of a run.
 
   Args:
-    values: of the flags workdir, checkpoint, out, dtype and critic.
+    values: of the flags workdir, checkpoint, out, dtype, critic and lora.
     begin: called when everything is read and checked.
     console: shows what was written.
   """
@@ -37,9 +37,17 @@ def export(
       checkpoint=values['checkpoint'],
       with_critic=values['critic'] == 'yes',
   )
+  if values['lora'] == 'peft' and source.adapters is None:
+    raise ValueError(
+        '--lora=peft: the run has no adapters (model.lora.rank = 0); use'
+        ' --lora=merged.'
+    )
   begin()
-  with progress.Bytes('writing') as bar:
-    exporting.write(source, out, dtype=values['dtype'], on_written=bar.show)
+  if values['lora'] == 'peft':
+    exporting.write_adapters(source, out)
+  else:
+    with progress.Bytes('writing') as bar:
+      exporting.write(source, out, dtype=values['dtype'], on_written=bar.show)
   console.print(tables.folder(out, f'checkpoint {source.step} of {workdir}'))
   return 0
 

@@ -272,6 +272,12 @@ VERBS = (
                 'yes',
                 choices=('yes', 'no'),
             ),
+            arguments.Flag(
+                'lora',
+                'adapters of a run: merged into the model, or alone (peft).',
+                'merged',
+                choices=('merged', 'peft'),
+            ),
         ),
         _export,
     ),

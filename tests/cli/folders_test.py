@@ -174,6 +174,7 @@ class ExportTest(absltest.TestCase):
     self.assertIn('one of the steps 3, 5', refused('--checkpoint=4'))
     self.assertIn('one of the steps 3, 5', refused('--checkpoint=first'))
     self.assertIn('--dtype=float16', refused('--dtype=float16'))
+    self.assertIn('--lora=merged', refused('--lora=peft'))
     self.out.mkdir()
     (self.out / 'note').write_text('mine')
     self.assertIn('it is not empty', refused())
