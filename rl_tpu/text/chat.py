@@ -220,7 +220,7 @@ class Conversation:
     self._messages: list[Message] = []
     self._text = ''
     self._end_token: str | None = None
-    # A sampled stop token that the template has not written (yet).
+    # The last reply's stop token, where the template ends no reply itself.
     self._open_stop = ''
 
   @property
@@ -266,12 +266,10 @@ class Conversation:
         is as before, and `open` starts a window with the changed history.
     """
     text, history = self._continued(messages, ask)
-    new = text[len(self._text) :]
+    ids = self._tokenizer.encode(text[len(self._text) :], follows=True)
     self._messages = [*history, *messages]
     self._text = text
-    if new:
-      self._open_stop = ''
-    return self._tokenizer.encode(new, follows=True)
+    return ids
 
   def preview(self, messages: Sequence[Message], *, ask: bool) -> np.ndarray:
     """The ids that `add` would append; appends nothing."""

@@ -63,13 +63,20 @@ class RowTasksTest(parameterized.TestCase):
       tasks[2]  # pylint: disable=pointless-statement
 
   def test_keys_map_a_files_own_names(self):
-    path = self.file('{"question": "q", "sum": {"total": 3}}')
+    path = self.file(
+        '{"question": "q", "sum": {"total": 3, "n": 1}, "level": 2}',
+        # The whole name goes before its parts.
+        '{"question": "r", "sum": 5, "sum.total": 4}',
+    )
     tasks = rows.RowTasks(
         'eval',
         eval_file=path,
         keys={'prompt': 'question', 'answer': 'sum.total'},
     )
-    self.assertEqual(tasks[0].payload['answer'], '3')
+    self.assertEqual(
+        [(t.payload['answer'], t.payload['metadata']) for t in tasks],
+        [('3', {'level': 2}), ('4', {})],
+    )
     # No id: the content stands for the row, wherever it is.
     again = rows.RowTasks(
         'train',

@@ -301,6 +301,15 @@ class SentencePieceTest(absltest.TestCase):
       added = talk.add([Message('user', '\na')], ask=True)
       np.testing.assert_array_equal(added, [5, 3])
 
+  def test_R4_a_byte_level_tokenizer_may_add_the_space_too(self):
+    backend = tokenizers.Tokenizer(models.BPE({'a': 0, '\u0120': 1}, []))
+    backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
+    backend.decoder = decoders.ByteLevel()
+    made = tokenizer.Tokenizer(backend)
+    np.testing.assert_array_equal(made.encode('a'), [1, 0])
+    np.testing.assert_array_equal(made.encode('a', follows=True), [0])
+    self.assertEqual(made.decode([1, 0]), ' a')
+
   def test_other_tokenizers_are_left_as_they_are(self):
     made = tokenizer.Tokenizer(letters(QWEN_TOKENS))
     np.testing.assert_array_equal(

@@ -162,6 +162,17 @@ class ParseTest(parameterized.TestCase):
     self.assertEqual(made(reply), [('run', {'code': code}, '')])
     self.assertEqual(reply.content, 'after')
 
+  def test_a_malformed_call_ends_where_its_json_has_ended(self):
+    code = {'code': '</tool_call><tool_call>'}
+    body = json.dumps({'name': 'run', 'arguments': code})
+    reply = parse([f'<tool_call>{body} and</tool_call>after'], 'qwen')
+    self.assertLen(reply.calls, 1)
+    self.assertRegex(reply.calls[0].error, '</tool_call> expected')
+    self.assertEqual(reply.content, 'after')
+    # What is inside of an object is not a call of its own.
+    reply = parse([f'<|python_tag|>{{"x": {LLAMA}}}; {LLAMA}'], 'llama3')
+    self.assertEqual([c[0] for c in made(reply)], ['', 'add'])
+
   @parameterized.parameters(
       ('5', 5), ('true', True), ('null', None), ('"x"', 'x'), ('x', 'x'),
       (' 5 ', 5), (' a\n', ' a\n'), ('{"a": [1]}', {'a': [1]}), ('', ''),
