@@ -110,6 +110,7 @@ def logits(
   """float32 logits of hidden [..., D]; rows without a token are masked."""
   kernel_DV = kernel_DV.astype(hidden.dtype)
   out = matrix.product(hidden, kernel_DV, dtype='float32')
+  out = attention.cap(out, config.logit_softcap)
   usable = config.usable_vocab
   if usable is None or usable == config.vocab_size:
     return out

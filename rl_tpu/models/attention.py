@@ -6,6 +6,7 @@ exists. The backward pass recomputes the weights from their log-normaliser.
 """
 
 from collections.abc import Iterator
+import functools
 import math
 
 import jax
@@ -25,6 +26,10 @@ def packed(
     key_BTHK: jax.Array,
     value_BTHK: jax.Array,
     segment_BT: jax.Array,
+    *,
+    scalar: float | None = None,
+    softcap: float | None = None,
+    window: int | jax.Array | None = None,
 ) -> jax.Array:
   """Attention of every position to its segment's positions up to itself.
 
@@ -34,16 +39,20 @@ def packed(
     value_BTHK: values, as many heads as keys.
     segment_BT: segment ids. Padding (-1) attends to padding before it, so
       that its outputs are finite.
+    scalar: scores are divided by its root; K where it is None.
+    softcap: bound of the scores by a tanh, None for none.
+    window: positions that each one sees, its own included; None for all.
 
   Returns:
     The attended values, shaped like the queries.
   """
   B, T, H, K = query_BTHK.shape
   groups = key_BTHK.shape[2]
-  query = query_BTHK * jnp.asarray(1.0 / math.sqrt(K), query_BTHK.dtype)
+  scale = 1.0 / math.sqrt(scalar or K)
+  query = query_BTHK * jnp.asarray(scale, query_BTHK.dtype)
   query = jnp.swapaxes(query, 1, 2).reshape(B, groups, H // groups, T, K)
   key, value = (jnp.swapaxes(x, 1, 2) for x in (key_BTHK, value_BTHK))
-  out = _attend(query, key, value, segment_BT)
+  out = _attend(query, key, value, segment_BT, window, softcap)
   return jnp.swapaxes(out.reshape(B, H, T, K), 1, 2)
 
 
@@ -51,15 +60,17 @@ def packed(
 # value [B, G, T, K].
 
 
-@jax.custom_vjp
-def _attend(query, key, value, segment_BT):
-  return _forward(query, key, value, segment_BT)[0]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
+def _attend(query, key, value, segment_BT, window, softcap):
+  return _forward(query, key, value, segment_BT, window, softcap)[0]
 
 
-def _forward(query, key, value, segment_BT):
+def _forward(query, key, value, segment_BT, window, softcap):
   outs, normalisers = [], []
   for start, stop in _blocks(segment_BT.shape[1]):
-    score = _score(query, key, segment_BT, start, stop)
+    score = cap(_score(query, key, start, stop), softcap)
+    visible = _visible(segment_BT, window, start, stop)
+    score = jnp.where(visible, score, MASKED)
     top = jnp.max(score, axis=-1, keepdims=True)
     weight = jnp.exp(score - top)
     total = jnp.sum(weight, axis=-1, keepdims=True)
@@ -72,11 +83,12 @@ def _forward(query, key, value, segment_BT):
       jnp.concatenate(parts, axis=3), name
   )
   out, normaliser = map(join, (outs, normalisers), SAVED)
-  return out, (query, key, value, segment_BT, out, normaliser)
+  saved = query, key, value, segment_BT, window, out, normaliser
+  return out, saved
 
 
-def _backward(saved, out_grad):
-  query, key, value, segment_BT, out, normaliser = saved
+def _backward(softcap, saved, out_grad):
+  query, key, value, segment_BT, window, out, normaliser = saved
   wide = lambda x: x.astype(jnp.float32)
   mean = jnp.sum(wide(out) * wide(out_grad), axis=-1, keepdims=True)
   query_turned, out_grad_turned = matrix.turned(query), matrix.turned(out_grad)
@@ -84,15 +96,19 @@ def _backward(saved, out_grad):
   key_grad, value_grad = (jnp.zeros_like(x.mT) for x in (key, value))
   for start, stop in _blocks(segment_BT.shape[1]):
     rows = lambda x: x[:, :, :, start:stop]
-    score = _score(query, key, segment_BT, start, stop)
-    weight = jnp.exp(score - rows(normaliser))
+    score = cap(_score(query, key, start, stop), softcap)
+    visible = _visible(segment_BT, window, start, stop)
+    weight = jnp.exp(jnp.where(visible, score, MASKED) - rows(normaliser))
     weight_grad = jnp.einsum(
         'bgrtk,bgsk->bgrts',
         rows(out_grad),
         value[:, :, :stop],
         preferred_element_type=jnp.float32,
     )
-    score_grad = (weight * (weight_grad - rows(mean))).astype(query.dtype)
+    score_grad = weight * (weight_grad - rows(mean))
+    if softcap is not None:  # The slope of the tanh.
+      score_grad = score_grad * (1.0 - jnp.square(score / softcap))
+    score_grad = score_grad.astype(query.dtype)
     query_grads.append(
         jnp.einsum('bgrts,bgsk->bgrtk', score_grad, key[:, :, :stop])
     )
@@ -102,7 +118,7 @@ def _backward(saved, out_grad):
         back(out_grad_turned, weight.astype(value.dtype))
     )
   query_grad = jnp.concatenate(query_grads, axis=3)
-  return query_grad, key_grad.mT, value_grad.mT, None
+  return query_grad, key_grad.mT, value_grad.mT, None, None
 
 
 _attend.defvjp(_forward, _backward)
@@ -114,15 +130,28 @@ def _blocks(length: int) -> Iterator[tuple[int, int]]:
     yield start, min(length, start + size)
 
 
-def _score(query, key, segment_BT, start: int, stop: int) -> jax.Array:
-  """Masked float32 scores of one block of queries."""
-  score = jnp.einsum(
+def cap(score: jax.Array, softcap: float | None) -> jax.Array:
+  """Scores or logits, bounded by `softcap` unless it is None."""
+  if softcap is None:
+    return score
+  return softcap * jnp.tanh(score / softcap)
+
+
+def _score(query, key, start: int, stop: int) -> jax.Array:
+  """float32 scores of one block of queries."""
+  return jnp.einsum(
       'bgrtk,bgsk->bgrts',
       query[:, :, :, start:stop],
       key[:, :, :stop],
       preferred_element_type=jnp.float32,
   )
-  causal = jnp.arange(start, stop)[:, None] >= jnp.arange(stop)
+
+
+def _visible(segment_BT, window, start: int, stop: int) -> jax.Array:
+  """True where a query of the block may see a key."""
+  query_time, key_time = jnp.arange(start, stop)[:, None], jnp.arange(stop)
+  visible = query_time >= key_time
+  if window is not None:
+    visible = visible & (query_time - key_time < window)
   same = segment_BT[:, start:stop, None] == segment_BT[:, None, :stop]
-  visible = (causal & same)[:, None, None]
-  return jnp.where(visible, score, MASKED)
+  return (visible & same)[:, None, None]

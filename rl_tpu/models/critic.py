@@ -22,10 +22,7 @@ def init_params(
     value_range: ValueRange = None,
 ) -> dict[str, Any]:
   """Copies the actor's backbone and adds a head whose value is `head_bias`."""
-  backbone = {
-      name: jax.tree.map(jnp.copy, actor_params[name])
-      for name in decoder.BACKBONE
-  }
+  backbone = jax.tree.map(jnp.copy, decoder.backbone(actor_params))
   head = init_head(
       actor_params, head_bias=head_bias, bins=bins, value_range=value_range
   )
@@ -91,9 +88,8 @@ def logical_axes(
     config: config_lib.DecoderConfig, *, bins: int | None = None
 ) -> dict[str, Any]:
   """Names of the dimensions of the critic's parameters."""
-  axes = decoder.logical_axes(config)
   return {
-      'backbone': {name: axes[name] for name in decoder.BACKBONE},
+      'backbone': decoder.backbone(decoder.logical_axes(config)),
       'value_head': head_axes(bins=bins),
   }
 

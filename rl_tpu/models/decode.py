@@ -12,11 +12,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rl_tpu.models import activations
 from rl_tpu.models import actor
 from rl_tpu.models import arranged
 from rl_tpu.models import attention
 from rl_tpu.models import config as config_lib
 from rl_tpu.models import decoder
+from rl_tpu.models import mixture
+from rl_tpu.models import rotary
 
 
 class Cache(NamedTuple):
@@ -66,16 +69,25 @@ def prefill(
   S, T = token_ST.shape
   position_ST = jnp.broadcast_to(jnp.arange(T), (S, T))
   segment_ST = jnp.where(position_ST < length_S[:, None], 0, -1)
-  rotation = _rotation(weights, position_ST.reshape(-1))
+  rotations = _rotations(weights, config, position_ST.reshape(-1))
   rows = lambda x: x.reshape(-1, config.head_width, S, T).transpose(2, 3, 0, 1)
-  x = weights.embed[token_ST.reshape(-1)].T
+  x = _embed(weights, config, token_ST)
   keys, values = [], []
   for index, layer in enumerate(weights.layers):
-    query, key, value = map(rows, _project(layer, config, x, rotation))
+    projected = _project(layer, config, x, rotations[index])
+    query, key, value = map(rows, projected)
     keys.append(jnp.swapaxes(key, 1, 2))
     values.append(jnp.swapaxes(value, 1, 2))
     if index + 1 < config.num_layers:
-      attended_STHK = attention.packed(query, key, value, segment_ST)
+      attended_STHK = attention.packed(
+          query,
+          key,
+          value,
+          segment_ST,
+          scalar=config.query_scalar,
+          softcap=config.attention_softcap,
+          window=_window(config, index),
+      )
       columns = attended_STHK.reshape(S * T, -1).T
       x = _merge(layer, config, x, columns)
   return Cache(key=tuple(keys), value=tuple(values))
@@ -137,16 +149,20 @@ def _feed(
   """Runs T tokens a slot; the residual stream [D, S * T] and the cache."""
   S, T = token_ST.shape
   position_ST = start_S[:, None] + jnp.arange(T)
-  rotation = _rotation(weights, position_ST.reshape(-1))
-  visible = jnp.arange(cache.key[0].shape[2]) <= position_ST[..., None]
+  rotations = _rotations(weights, config, position_ST.reshape(-1))
+  ago = position_ST[..., None] - jnp.arange(cache.key[0].shape[2])
   heads = lambda x: x.reshape(-1, config.head_width, S, T).transpose(2, 0, 3, 1)
-  x = weights.embed[token_ST.reshape(-1)].T
+  x = _embed(weights, config, token_ST)
   keys, values = [], []
   for index, layer in enumerate(weights.layers):
-    query, key, value = map(heads, _project(layer, config, x, rotation))
+    projected = _project(layer, config, x, rotations[index])
+    query, key, value = map(heads, projected)
     keys.append(_write(cache.key[index], key, start_S))
     values.append(_write(cache.value[index], value, start_S))
-    attended = _attend(query, keys[-1], values[-1], visible)
+    visible, window = ago >= 0, _window(config, index)
+    if window is not None:
+      visible = visible & (ago < window)
+    attended = _attend(query, keys[-1], values[-1], visible, config)
     columns = attended.transpose(1, 3, 0, 2).reshape(-1, S * T)
     x = _merge(layer, config, x, columns)
   return x, Cache(key=tuple(keys), value=tuple(values))
@@ -160,6 +176,7 @@ def logits(
   """float32 logits [V, S]; -inf where a row has no token (K22)."""
   head = weights.embed if weights.head is None else weights.head
   out_VS = jnp.matmul(head, hidden_DS, preferred_element_type=jnp.float32)
+  out_VS = attention.cap(out_VS, config.logit_softcap)
   usable = config.usable_vocab
   if usable is None or usable == config.vocab_size:
     return out_VS
@@ -167,22 +184,29 @@ def logits(
   return jnp.where(has_token_V[:, None], out_VS, -jnp.inf)
 
 
-def _rotation(weights, position_N) -> tuple[jax.Array, jax.Array]:
-  return weights.cos[position_N].T, weights.sin[position_N].T
+def _embed(weights, config, token_ST) -> jax.Array:
+  rows = weights.embed[token_ST.reshape(-1)]
+  return decoder.scale_embedding(rows, config).T
 
 
-def _rotate(x: jax.Array, rotation: tuple[jax.Array, jax.Array]) -> jax.Array:
-  """`rotary.rotate` for [..., K, N]."""
-  cos, sin = rotation
-  first, second = jnp.split(x.astype(jnp.float32), 2, axis=-2)
-  rotated = jnp.concatenate(
-      [first * cos - second * sin, second * cos + first * sin], axis=-2
-  )
-  return rotated.astype(x.dtype)
+def _rotations(weights, config, position_N) -> list[tuple[jax.Array, ...]]:
+  """Cosines and sines [pairs, N] of each layer."""
+  at = lambda table: tuple(x[position_N].T for x in table)
+  plain = local = at(weights.rotation)
+  if weights.local_rotation is not None:
+    local = at(weights.local_rotation)
+  return [
+      local if index in config.local_layers else plain
+      for index in range(config.num_layers)
+  ]
+
+
+def _window(config, index: int) -> int | None:
+  return config.window if index in config.local_layers else None
 
 
 def _norm(x: jax.Array, scale: jax.Array, config) -> jax.Array:
-  """`decoder.Norm` over axis -2."""
+  """`blocks.Norm` over axis -2."""
   wide = x.astype(jnp.float32)
   power = jnp.mean(jnp.square(wide), axis=-2, keepdims=True)
   scaled = wide * jax.lax.rsqrt(power + config.norm_eps) * scale[:, None]
@@ -199,17 +223,33 @@ def _project(layer: arranged.LayerWeights, config, x, rotation):
   if layer.query_norm is not None:
     query = _norm(query, layer.query_norm, config)
     key = _norm(key, layer.key_norm, config)
-  return _rotate(query, rotation), _rotate(key, rotation), value
+  turn = lambda heads: rotary.rotate(
+      heads, *rotation, axis=-2, interleaved=config.rotary_interleaved
+  )
+  return turn(query), turn(key), value
 
 
 def _merge(layer: arranged.LayerWeights, config, x, attended) -> jax.Array:
   """Adds the attention output, columns of H times K, and the MLP."""
-  out = layer.out.reshape(config.width, -1)
-  x = x + out @ attended
-  inner = _norm(x, layer.mlp_norm, config)
-  gate_FN, up_FN = jnp.einsum('cfd,dn->cfn', layer.gate_up, inner)
-  active_FN = decoder.activation(gate_FN, config.activation) * up_FN
-  return x + layer.down @ active_FN
+  added = layer.out.reshape(config.width, -1) @ attended
+  if layer.attention_post_norm is not None:
+    added = _norm(added, layer.attention_post_norm, config)
+  x = x + added
+  added = _feed_forward(layer, config, _norm(x, layer.mlp_norm, config))
+  if layer.mlp_post_norm is not None:
+    added = _norm(added, layer.mlp_post_norm, config)
+  return x + added
+
+
+def _feed_forward(layer: arranged.LayerWeights, config, inner) -> jax.Array:
+  parts = []
+  if layer.experts is not None:
+    parts.append(mixture.apply(layer.experts, config, inner.T).T)
+  if layer.down is not None:
+    gate_FN, up_FN = jnp.einsum('cfd,dn->cfn', layer.gate_up, inner)
+    active_FN = activations.gated(gate_FN, up_FN, config.activation)
+    parts.append(layer.down @ active_FN)
+  return sum(parts[1:], parts[0])
 
 
 def _write(
@@ -230,15 +270,18 @@ def _attend(
     keys: jax.Array,
     values: jax.Array,
     visible: jax.Array,
+    config: config_lib.DecoderConfig,
 ) -> jax.Array:
   """Attention of T queries a slot to what `visible` shows it of the cache."""
   S, H, T, K = query_SHTK.shape
   groups = keys.shape[1]
   query = query_SHTK.reshape(S, groups, H // groups * T, K)
-  query = query * jnp.asarray(1.0 / math.sqrt(K), query.dtype)
+  scale = 1.0 / math.sqrt(config.query_scalar or K)
+  query = query * jnp.asarray(scale, query.dtype)
   score = jnp.einsum(
       'sgqk,sgck->sgqc', query, keys, preferred_element_type=jnp.float32
   )
+  score = attention.cap(score, config.attention_softcap)
   score = score.reshape(S, H, T, -1)
   score = jnp.where(visible[:, None], score, attention.MASKED)
   weight = jax.nn.softmax(score, axis=-1).astype(values.dtype)

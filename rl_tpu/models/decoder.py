@@ -1,8 +1,7 @@
 """The one decoder: pre-norm blocks of attention and a gated feed-forward.
 
-The modules say which parameters exist and how they are used. Everybody else
-sees pure functions over a nested dict of float32 arrays, in which the layers
-are stacked on a leading axis L.
+Everybody else sees pure functions over a nested dict of float32 arrays, in
+which the layers are stacked on a leading axis L.
 """
 
 import functools
@@ -11,162 +10,30 @@ from typing import Any
 
 from flax import nnx
 import jax
-from jax import ad_checkpoint
 import jax.numpy as jnp
+import numpy as np
 
 from rl_tpu.models import attention
+from rl_tpu.models import blocks
 from rl_tpu.models import config as config_lib
-from rl_tpu.models import matrix
 from rl_tpu.models import rotary
 from rl_tpu.types import shapes
 
 Params = dict[str, Any]
 # Kept for the backward pass without remat: the results of matrix products.
 SAVED = ('heads', 'middle', 'mlp', *attention.SAVED)
-BACKBONE = ('embed', 'layers', 'final_norm')
-
-
-def _param(rngs: nnx.Rngs, axes: tuple[str, ...], *shape: int, std: float):
-  value = std * jax.random.normal(rngs.params(), shape, jnp.float32)
-  return nnx.Param(value, axes=axes)
-
-
-class Norm(nnx.Module):
-  """RMSNorm, computed in float32."""
-
-  def __init__(self, size: int, axis: str, eps: float):
-    self.scale = nnx.Param(jnp.ones(size, jnp.float32), axes=(axis,))
-    self.eps = eps
-
-  def __call__(self, x: jax.Array) -> jax.Array:
-    wide = x.astype(jnp.float32)
-    power = jnp.mean(jnp.square(wide), axis=-1, keepdims=True)
-    scaled = wide * jax.lax.rsqrt(power + self.eps) * self.scale[...]
-    return scaled.astype(x.dtype)
-
-
-class Heads(nnx.Module):
-  """Projection of the residual stream to heads."""
-
-  def __init__(
-      self,
-      config: config_lib.DecoderConfig,
-      heads: int,
-      axis: str,
-      rngs: nnx.Rngs,
-  ):
-    width, size = config.width, config.head_width
-    self.kernel = _param(
-        rngs,
-        ('width', axis, 'head_width'),
-        *(width, heads, size),
-        std=1.0 / math.sqrt(width),
-    )
-    self.bias = nnx.data(None)
-    if config.qkv_bias:
-      zeros = jnp.zeros((heads, size), jnp.float32)
-      self.bias = nnx.Param(zeros, axes=(axis, 'head_width'))
-
-  def __call__(self, x: jax.Array) -> jax.Array:
-    width, heads, size = self.kernel.shape
-    flat = self.kernel[...].astype(x.dtype).reshape(width, heads * size)
-    out = matrix.product(x, flat).reshape(*x.shape[:-1], heads, size)
-    return out if self.bias is None else out + self.bias[...].astype(x.dtype)
-
-
-class Dense(nnx.Module):
-  """A matrix without bias."""
-
-  def __init__(
-      self,
-      axes: tuple[str, str],
-      shape: tuple[int, int],
-      rngs: nnx.Rngs,
-      scale: float = 1.0,
-  ):
-    std = scale / math.sqrt(shape[0])
-    self.kernel = _param(rngs, axes, *shape, std=std)
-
-  def __call__(self, x: jax.Array) -> jax.Array:
-    return matrix.product(x, self.kernel[...].astype(x.dtype))
-
-
-class Block(nnx.Module):
-  """One layer, in the two steps around its attention."""
-
-  def __init__(self, config: config_lib.DecoderConfig, rngs: nnx.Rngs):
-    width, size = config.width, config.head_width
-    self.config = config
-    self.attention_norm = Norm(width, 'width', config.norm_eps)
-    self.query = Heads(config, config.num_heads, 'heads', rngs)
-    self.key = Heads(config, config.num_kv_heads, 'kv_heads', rngs)
-    self.value = Heads(config, config.num_kv_heads, 'kv_heads', rngs)
-    self.query_norm = self.key_norm = nnx.data(None)
-    if config.qk_norm:
-      self.query_norm = Norm(size, 'head_width', config.norm_eps)
-      self.key_norm = Norm(size, 'head_width', config.norm_eps)
-    # The residual stream adds 2L outputs: their variance should not grow.
-    scale = 1.0 / math.sqrt(2.0 * config.num_layers)
-    self.out = Output(config, scale, rngs)
-    self.mlp_norm = Norm(width, 'width', config.norm_eps)
-    wide = (width, config.mlp_width)
-    self.gate = Dense(('width', 'mlp'), wide, rngs)
-    self.up = Dense(('width', 'mlp'), wide, rngs)
-    self.down = Dense(('mlp', 'width'), wide[::-1], rngs, scale)
-
-  def project(
-      self, x: jax.Array, cos: jax.Array, sin: jax.Array
-  ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Rotated queries and keys, and values, of x [..., D]."""
-    x = self.attention_norm(x)
-    query, key, value = self.query(x), self.key(x), self.value(x)
-    if self.query_norm is not None:
-      query, key = self.query_norm(query), self.key_norm(key)
-    query = rotary.rotate(query, cos, sin)
-    key = rotary.rotate(key, cos, sin)
-    save = lambda heads: ad_checkpoint.checkpoint_name(heads, 'heads')
-    return save(query), save(key), save(value)
-
-  def merge(self, x: jax.Array, attended: jax.Array) -> jax.Array:
-    """Adds the attention output [..., H, K] and the feed-forward layer."""
-    x = ad_checkpoint.checkpoint_name(x + self.out(attended), 'middle')
-    inner = self.mlp_norm(x)
-    gate = ad_checkpoint.checkpoint_name(self.gate(inner), 'mlp')
-    up = ad_checkpoint.checkpoint_name(self.up(inner), 'mlp')
-    return x + self.down(activation(gate, self.config.activation) * up)
-
-
-class Output(nnx.Module):
-  """Projection of the heads back to the residual stream."""
-
-  def __init__(
-      self, config: config_lib.DecoderConfig, scale: float, rngs: nnx.Rngs
-  ):
-    heads, size = config.num_heads, config.head_width
-    self.kernel = _param(
-        rngs,
-        ('heads', 'head_width', 'width'),
-        *(heads, size, config.width),
-        std=scale / math.sqrt(heads * size),
-    )
-
-  def __call__(self, attended: jax.Array) -> jax.Array:
-    heads, size, width = self.kernel.shape
-    kernel = self.kernel[...].astype(attended.dtype)
-    flat = attended.reshape(*attended.shape[:-2], heads * size)
-    return matrix.product(flat, kernel.reshape(heads * size, width))
+# A mixture's leading layers without experts are a stack of their own.
+STACKS = ('dense_layers', 'layers')
 
 
 class Embedding(nnx.Module):
   """Token table."""
 
   def __init__(self, config: config_lib.DecoderConfig, rngs: nnx.Rngs):
-    self.embedding = _param(
-        rngs,
-        ('vocab', 'width'),
-        *(config.vocab_size, config.width),
-        std=1.0 / math.sqrt(config.width),
-    )
+    std = 1.0 / math.sqrt(config.width)
+    shape = (config.vocab_size, config.width)
+    value = std * jax.random.normal(rngs.params(), shape, jnp.float32)
+    self.embedding = nnx.Param(value, axes=('vocab', 'width'))
 
 
 class Decoder(nnx.Module):
@@ -174,22 +41,41 @@ class Decoder(nnx.Module):
 
   def __init__(self, config: config_lib.DecoderConfig, rngs: nnx.Rngs):
     self.embed = Embedding(config, rngs)
-    stack = nnx.split_rngs(splits=config.num_layers)(
-        nnx.vmap(lambda rngs: Block(config, rngs))
-    )
-    self.layers = stack(rngs)
-    self.final_norm = Norm(config.width, 'width', config.norm_eps)
+    for name, numbers in stacks(config).items():
+      setattr(self, name, _stack(config, name, len(numbers), rngs))
+    self.final_norm = blocks.Norm(config.width, 'width', config)
     if not config.tie_embeddings:
-      self.lm_head = Dense(
-          ('width', 'vocab'), (config.width, config.vocab_size), rngs
+      shape = config.width, config.vocab_size
+      self.lm_head = blocks.Dense(
+          config, 'lm_head', ('width', 'vocab'), shape, rngs
       )
 
 
-def activation(x: jax.Array, kind: str) -> jax.Array:
-  """The gate's non-linearity."""
-  if kind == 'relu':
-    return jax.nn.relu(x)
-  return jax.nn.silu(x) if kind == 'silu' else jax.nn.gelu(x, approximate=True)
+def _stack(config, name: str, count: int, rngs: nnx.Rngs) -> blocks.Block:
+  is_sparse = is_mixture(config, name)
+  make = lambda rngs: blocks.Block(config, rngs, is_sparse=is_sparse)
+  return nnx.split_rngs(splits=count)(nnx.vmap(make))(rngs)
+
+
+def is_mixture(config: config_lib.DecoderConfig, stack: str) -> bool:
+  """Whether the layers of a stack have experts."""
+  return config.mixture is not None and stack == 'layers'
+
+
+def stacks(config: config_lib.DecoderConfig) -> dict[str, range]:
+  """Stacks of layers in their order, with the numbers of their layers."""
+  dense = config.mixture.leading_dense if config.mixture else 0
+  numbers = {
+      'dense_layers': range(dense),
+      'layers': range(dense, config.num_layers),
+  }
+  return {name: each for name, each in numbers.items() if each}
+
+
+def backbone(tree: Params) -> Params:
+  """The parameters that give the hidden states: all but the output layer."""
+  names = ('embed', *STACKS, 'final_norm')
+  return {name: tree[name] for name in names if name in tree}
 
 
 def init_params(config: config_lib.DecoderConfig, key: jax.Array) -> Params:
@@ -206,9 +92,11 @@ def _abstract(config: config_lib.DecoderConfig) -> tuple[Any, Any]:
 
 
 @functools.lru_cache(maxsize=32)
-def block_graph(config: config_lib.DecoderConfig) -> Any:
+def _block_graph(config: config_lib.DecoderConfig, is_sparse: bool) -> Any:
   """Structure of one layer, to merge with its parameters."""
-  module = nnx.eval_shape(lambda: Block(config, nnx.Rngs(params=0)))
+  module = nnx.eval_shape(
+      lambda: blocks.Block(config, nnx.Rngs(params=0), is_sparse=is_sparse)
+  )
   return nnx.split(module, nnx.Param)[0]
 
 
@@ -220,11 +108,12 @@ def logical_axes(config: config_lib.DecoderConfig) -> Params:
       lambda p: p.get_metadata()['axes'], state, is_leaf=is_leaf
   )
   axes = nnx.to_pure_dict(axes)
-  axes['layers'] = jax.tree.map(
-      lambda names: ('layer', *names),
-      axes['layers'],
-      is_leaf=lambda x: isinstance(x, tuple),
-  )
+  for name in stacks(config):
+    axes[name] = jax.tree.map(
+        lambda names: ('layer', *names),
+        axes[name],
+        is_leaf=lambda x: isinstance(x, tuple),
+    )
   return axes
 
 
@@ -233,9 +122,24 @@ def shapes_of(config: config_lib.DecoderConfig) -> Params:
   return nnx.to_pure_dict(_abstract(config)[1])
 
 
-def embed(params: Params, token: jax.Array, dtype: str) -> jax.Array:
+def embed(
+    params: Params,
+    config: config_lib.DecoderConfig,
+    token: jax.Array,
+    dtype: str,
+) -> jax.Array:
   """Rows of the token table for ids of any shape."""
-  return jnp.take(params['embed']['embedding'], token, axis=0).astype(dtype)
+  rows = jnp.take(params['embed']['embedding'], token, axis=0).astype(dtype)
+  return scale_embedding(rows, config)
+
+
+def scale_embedding(
+    rows: jax.Array, config: config_lib.DecoderConfig
+) -> jax.Array:
+  """Embeddings as the first layer reads them; the scale in their dtype."""
+  if not config.embed_scale:
+    return rows
+  return rows * jnp.asarray(math.sqrt(config.width), rows.dtype)
 
 
 def final_norm(
@@ -248,9 +152,7 @@ def final_norm(
 
 @functools.lru_cache(maxsize=32)
 def _norm_graph(config: config_lib.DecoderConfig) -> Any:
-  module = nnx.eval_shape(
-      lambda: Norm(config.width, 'width', config.norm_eps)
-  )
+  module = nnx.eval_shape(lambda: blocks.Norm(config.width, 'width', config))
   return nnx.split(module, nnx.Param)[0]
 
 
@@ -281,24 +183,60 @@ def hidden(
   shapes.check_shapes(
       token_BT=token_BT, position_BT=position_BT, segment_BT=segment_BT
   )
-  B, T = token_BT.shape
   # Matrices see one axis of tokens (B times T): with two, the compiler would
   # transpose wide arrays for their gradients.
-  cos, sin = rotary.angles(position_BT.reshape(-1), config)
-  graph = block_graph(config)
+  x_TD = embed(params, config, token_BT.reshape(-1), dtype)
+  for name, numbers in stacks(config).items():
+    layer, kind_L = _layer(config, name, numbers, position_BT, segment_BT)
+    policies = jax.checkpoint_policies
+    policy = policies.save_only_these_names(*SAVED) if not remat else None
+    layer = jax.checkpoint(layer, prevent_cse=False, policy=policy)
+    x_TD, _ = jax.lax.scan(layer, x_TD, (params[name], kind_L))
+  B, T = token_BT.shape
+  return final_norm(params, config, x_TD).reshape(B, T, -1)
 
-  def layer(x_TD, layer_params):
+
+def _layer(config, name, numbers, position_BT, segment_BT):
+  """A layer as a scan's body, and its kind of each layer as the input."""
+  B, T = segment_BT.shape
+  graph = _block_graph(config, is_mixture(config, name))
+  by_kind, kind_L = _kinds(config, numbers, position_BT)
+
+  def layer(x_TD, inputs):
+    layer_params, kind = inputs
     block = nnx.merge(graph, layer_params)
+    pick = lambda x: x if kind is None else x[kind]
+    cos, sin, window = jax.tree.map(pick, by_kind)
     query, key, value = block.project(x_TD, cos, sin)
     split = lambda x: x.reshape(B, T, *x.shape[1:])
     attended = attention.packed(
-        split(query), split(key), split(value), segment_BT
+        split(query),
+        split(key),
+        split(value),
+        segment_BT,
+        scalar=config.query_scalar,
+        softcap=config.attention_softcap,
+        window=window,
     )
     return block.merge(x_TD, attended.reshape(query.shape)), None
 
-  policies = jax.checkpoint_policies
-  policy = policies.save_only_these_names(*SAVED) if not remat else None
-  layer = jax.checkpoint(layer, prevent_cse=False, policy=policy)
-  x_TD = embed(params, token_BT.reshape(-1), dtype)
-  x_TD, _ = jax.lax.scan(layer, x_TD, params['layers'])
-  return final_norm(params, config, x_TD).reshape(B, T, -1)
+  return layer, kind_L
+
+
+def _kinds(config, numbers, position_BT):
+  """Cosines, sines and window of the layers, and which each of them has.
+
+  Where all are of one kind it is not a stack of two but the thing itself, and
+  there is nothing to choose.
+  """
+  is_local = np.isin(numbers, config.local_layers)
+  turn = lambda local: rotary.angles(
+      position_BT.reshape(-1), config, local=local
+  )
+  if not is_local.any():
+    return (*turn(False), None), None
+  if is_local.all():
+    return (*turn(True), config.window), None
+  cos, sin = map(jnp.stack, zip(turn(False), turn(True)))
+  window = jnp.asarray([position_BT.shape[1], config.window])
+  return (cos, sin, window), jnp.asarray(is_local, jnp.int32)

@@ -1,4 +1,4 @@
-"""The device mesh: axes data, fsdp and tensor."""
+"""The device mesh: axes data, fsdp, expert and tensor."""
 
 from collections.abc import Sequence
 import math
@@ -8,8 +8,9 @@ import numpy as np
 
 from rl_tpu.config import schema
 
-AXES = ('data', 'fsdp', 'tensor')
-BATCH_AXES = ('data', 'fsdp')
+AXES = ('data', 'fsdp', 'expert', 'tensor')
+# All but `tensor`: what is not split by experts is split by rows there.
+BATCH_AXES = ('data', 'fsdp', 'expert')
 
 
 def make_mesh(

@@ -163,7 +163,7 @@ class SharedTest(parameterized.TestCase):
     )
     value = leaves(
         apart.critic_gradient(
-            {'backbone': {n: params[n] for n in decoder.BACKBONE},
+            {'backbone': decoder.backbone(params),
              'value_head': params['value_head']},
             [part(apart, built)],
         )

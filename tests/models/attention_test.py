@@ -11,14 +11,18 @@ import numpy as np
 from rl_tpu.models import attention
 
 
-def plain(query, key, value, segment):
+def plain(query, key, value, segment, scalar=None, softcap=None, window=None):
   """One softmax over a full masked row."""
   shared = query.shape[2] // key.shape[2]
   key, value = (jnp.repeat(x, shared, axis=2) for x in (key, value))
   score = jnp.einsum('bqhk,bshk->bhqs', query, key)
-  score = score / math.sqrt(query.shape[-1])
+  score = score / math.sqrt(scalar or query.shape[-1])
+  if softcap is not None:
+    score = softcap * jnp.tanh(score / softcap)
   time = jnp.arange(query.shape[1])
-  seen = (time[:, None] >= time) & (segment[:, :, None] == segment[:, None])
+  ago = time[:, None] - time
+  near = ago < (window or query.shape[1])
+  seen = (ago >= 0) & near & (segment[:, :, None] == segment[:, None])
   weight = jax.nn.softmax(jnp.where(seen[:, None], score, -jnp.inf), axis=-1)
   return jnp.einsum('bhqs,bshk->bqhk', weight, value)
 
@@ -41,13 +45,22 @@ def inputs(length: int, heads: int, groups: int):
 
 class AttentionTest(parameterized.TestCase):
 
-  @parameterized.parameters((5, 2, 2), (128, 2, 1), (300, 4, 2))
-  def test_equals_the_plain_square_with_its_gradients(self, length, H, G):
+  @parameterized.parameters(
+      (5, 2, 2, {}),
+      (128, 2, 1, {}),
+      (300, 4, 2, {}),
+      (300, 4, 2, dict(scalar=3.0, softcap=0.7, window=20)),
+      (9, 2, 2, dict(softcap=0.5, window=1)),
+  )
+  def test_equals_the_plain_square_with_its_gradients(
+      self, length, H, G, settings
+  ):
     query, key, value, segment, direction = inputs(length, H, G)
 
     def through(function):
       out, pull = jax.vjp(
-          lambda q, k, v: function(q, k, v, segment), query, key, value
+          lambda q, k, v: function(q, k, v, segment, **settings),
+          *(query, key, value),
       )
       return out, *pull(direction)
 
@@ -66,10 +79,12 @@ class AttentionTest(parameterized.TestCase):
         math.log(weight / (1 - weight)), 0.0883883476, places=6
     )
 
-  def test_far_apart_scores_stay_finite(self):
+  @parameterized.parameters(None, 2.0)
+  def test_far_apart_scores_stay_finite(self, softcap):
     query, key, value, segment, direction = inputs(140, 2, 2)
     out, pull = jax.vjp(
-        lambda q: attention.packed(q, key, value, segment), query * 1e4
+        lambda q: attention.packed(q, key, value, segment, softcap=softcap),
+        query * 1e4,
     )
     self.assertTrue(np.all(np.isfinite(out)))
     self.assertTrue(np.all(np.isfinite(pull(direction)[0])))

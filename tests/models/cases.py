@@ -46,6 +46,19 @@ def config(**changes) -> config_lib.DecoderConfig:
   return config_lib.DecoderConfig(**(settings | changes))
 
 
+def mixture(**changes) -> config_lib.MixtureConfig:
+  """Four experts of which a token takes two, one shared, one dense layer."""
+  settings = dict(
+      num_experts=4,
+      experts_per_token=2,
+      expert_width=16,
+      router='sigmoid',
+      shared_width=16,
+      leading_dense=1,
+  )
+  return config_lib.MixtureConfig(**(settings | changes))
+
+
 def params(model: config_lib.DecoderConfig, seed: int = 0) -> decoder.Params:
   """Random parameters in which scales and biases are not 1 and 0."""
   rng = np.random.default_rng(seed)

@@ -204,6 +204,16 @@ class DecoderTest(parameterized.TestCase):
     difference = (loss(step) - loss(-step)) / (2 * step)
     np.testing.assert_allclose(jax.grad(loss)(0.0), difference, rtol=1e-2)
 
+  def test_embeddings_are_scaled_in_the_dtype_of_the_activations(self):
+    # The root of 3072 is 55.42563; the nearest bfloat16 numbers are 55.25 and
+    # 55.5, and the reference takes 55.5.
+    config = cases.config(width=3072, embed_scale=True)
+    one = jnp.ones((1, 3072))
+    scaled = decoder.scale_embedding(one, config)
+    np.testing.assert_allclose(scaled, 55.42563, rtol=1e-6)
+    rounded = decoder.scale_embedding(one.astype(jnp.bfloat16), config)
+    np.testing.assert_array_equal(rounded.astype(jnp.float32), 55.5)
+
   def test_bfloat16_activations_stay_near_float32(self):
     rows = cases.rows([cases.ids(1, 20)], length=20)
     params = decoder.init_params(self.config, jax.random.key(2))
@@ -227,6 +237,14 @@ class DecoderTest(parameterized.TestCase):
       (dict(rope_scaling={'type': 'yarn'}), 'yarn'),
       (dict(usable_vocab=25), 'usable_vocab'),
       (dict(num_layers=0), 'num_layers'),
+      (dict(rotary_width=3), 'rotary_width'),
+      (dict(rotary_width=10), 'rotary_width'),
+      (dict(local_layers=(2,), window=4), 'local_layers'),
+      (dict(local_layers=(1,)), 'window'),
+      (dict(window=4), 'local_layers'),
+      (dict(local_layers=(1,), window=0), 'window'),
+      (dict(logit_softcap=0.0), 'logit_softcap'),
+      (dict(mixture=cases.mixture(leading_dense=2)), 'leading_dense'),
   )
   def test_a_wrong_setting_is_refused_by_name(self, changes, name):
     with self.assertRaisesRegex(ValueError, name):

@@ -292,7 +292,7 @@ class HuggingfaceTest(parameterized.TestCase):
       huggingface.load(self.folder)
 
   def test_what_no_model_type_has_is_not_exported(self):
-    with self.assertRaisesRegex(ValueError, 'qk_norm together with qkv_bias'):
+    with self.assertRaisesRegex(ValueError, 'qkv_bias = True has no place'):
       self.export(qk_norm=True, qkv_bias=True)
 
 

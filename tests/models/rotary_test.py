@@ -54,11 +54,56 @@ class RotaryTest(parameterized.TestCase):
     # pair becomes (cos 2, sin 2); (0, 1) of the second (-sin .02, cos .02).
     config = cases.config(head_width=4, rope_theta=1e4)
     cos, sin = rotary.angles(jnp.array([2]), config)
-    turned = rotary.rotate(jnp.array([[[1.0, 0.0, 0.0, 1.0]]]), cos, sin)
+    turned = rotary.rotate(jnp.array([[1.0, 0.0, 0.0, 1.0]]), cos, sin)
     np.testing.assert_allclose(
-        turned[0, 0],
+        turned[0],
         [-0.416146837, -0.019998667, 0.909297427, 0.999800007],
         atol=1e-6,
+    )
+
+  def test_neighbours_as_pairs(self):
+    # The same rates on the pairs (0, 1) and (2, 3).
+    config = cases.config(head_width=4, rope_theta=1e4)
+    cos, sin = rotary.angles(jnp.array([2]), config)
+    turned = rotary.rotate(
+        jnp.array([[1.0, 0.0, 0.0, 1.0]]), cos, sin, interleaved=True
+    )
+    np.testing.assert_allclose(
+        turned[0],
+        [-0.416146837, 0.909297427, -0.019998667, 0.999800007],
+        atol=1e-6,
+    )
+
+  def test_a_part_of_the_head_and_another_axis(self):
+    # Two of six dimensions, one pair of rate 1: (3, 4) at position 1 becomes
+    # (3 cos 1 - 4 sin 1, 4 cos 1 + 3 sin 1); the others stay.
+    config = cases.config(head_width=6, rotary_width=2)
+    cos, sin = rotary.angles(jnp.array([1]), config)
+    head = jnp.array([3.0, 4.0, 5.0, 6.0, 7.0, 8.0])
+    expected = [-1.744977022, 4.685622178, 5.0, 6.0, 7.0, 8.0]
+    for interleaved in (False, True):
+      turned = rotary.rotate(head[None], cos, sin, interleaved=interleaved)
+      np.testing.assert_allclose(turned[0], expected, atol=1e-6)
+      columns = rotary.rotate(
+          head[:, None], cos.T, sin.T, axis=-2, interleaved=interleaved
+      )
+      np.testing.assert_allclose(columns[:, 0], expected, atol=1e-6)
+
+  def test_linear_scaling_and_a_base_of_the_local_layers(self):
+    # Width 4: rates 1 and theta^-1/2.
+    config = cases.config(
+        head_width=4,
+        rope_theta=1e6,
+        rope_scaling={'rope_type': 'linear', 'factor': 8.0},
+        local_rope_theta=1e4,
+        local_layers=(0,),
+        window=3,
+    )
+    np.testing.assert_allclose(
+        rotary.frequencies(config), [0.125, 0.000125], rtol=1e-12
+    )
+    np.testing.assert_allclose(
+        rotary.frequencies(config, local=True), [1.0, 0.01], rtol=1e-12
     )
 
 

@@ -39,7 +39,13 @@ class ShardedTest(parameterized.TestCase):
 
   @parameterized.parameters((2, 2, 1, 1), (8, 8, 1, 1), (8, 2, 2, 2))
   def test_P3_figures_do_not_depend_on_the_mesh(self, count, *sizes):
-    config = cases.config()
+    self.check(cases.config(), count, sizes)
+
+  @parameterized.parameters((2, 1, 1, 1, 2), (8, 2, 1, 2, 2), (8, 1, 2, 1, 4))
+  def test_P3_of_a_mixture_over_the_expert_axis(self, count, *sizes):
+    self.check(cases.config(mixture=cases.mixture()), count, sizes)
+
+  def check(self, config, count, sizes):
     params = cases.params(config)
     critic_params = critic.init_params(params, head_bias=0.1)
     critic_params['value_head']['kernel'] = jnp.linspace(-1.0, 1.0, 32)

@@ -11,21 +11,22 @@ from rl_tpu.sharding import mesh as mesh_lib
 class MeshTest(parameterized.TestCase):
 
   @parameterized.parameters(
-      ((-1, 1, 1), (8, 1, 1)),
-      ((2, -1, 2), (2, 2, 2)),
-      ((1, 4, 2), (1, 4, 2)),
+      ((-1, 1, 1), (8, 1, 1, 1)),
+      ((2, -1, 2), (2, 2, 1, 2)),
+      ((1, 4, 2), (1, 4, 1, 2)),
+      ((2, 1, 1, -1), (2, 1, 4, 1)),
   )
   def test_sizes(self, given, expected):
     mesh = mesh_lib.make_mesh(schema.MeshConfig(*given))
-    self.assertEqual(mesh.axis_names, ('data', 'fsdp', 'tensor'))
+    self.assertEqual(mesh.axis_names, ('data', 'fsdp', 'expert', 'tensor'))
     self.assertEqual(tuple(mesh.shape.values()), expected)
     auto = jax.sharding.AxisType.Auto
-    self.assertEqual(mesh.axis_types, (auto, auto, auto))
+    self.assertEqual(mesh.axis_types, (auto,) * 4)
 
   def test_some_of_the_devices(self):
     devices = jax.devices()[2:4]
     mesh = mesh_lib.make_mesh(schema.MeshConfig(), devices)
-    self.assertEqual(tuple(mesh.shape.values()), (2, 1, 1))
+    self.assertEqual(tuple(mesh.shape.values()), (2, 1, 1, 1))
     self.assertEqual(list(mesh.devices.flat), devices)
 
   @parameterized.parameters(
