@@ -7,6 +7,7 @@ in blocks, and to their files one file at a time.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 import functools
+import itertools
 import json
 import pathlib
 import shutil
@@ -80,7 +81,9 @@ def load(
     return filling.fill(
         leaf.shape,
         sharding,
-        functools.partial(_read, tensors, keys, leaf.shape, pieces),
+        functools.partial(
+            _read, tensors, keys, leaf.shape, {p.index: p for p in pieces}
+        ),
         split=(*range(depth), *(depth + axis for axis in inner)),
         block_bytes=block_bytes,
     )
@@ -164,7 +167,7 @@ def _check_tensors(folder, tensors, config) -> None:
   extra = sorted(
       name
       for name in set(tensors) - set(expected) - head
-      if not huggingface_names.is_ignored(name, config)
+      if not name.endswith(huggingface_names.BUFFER)
   )
   if extra:
     raise ValueError(
@@ -195,14 +198,15 @@ def _check_tied(folder, tensors, block_bytes: int) -> None:
 
 
 def _read(tensors, keys, shape, pieces, region: filling.Region) -> np.ndarray:
-  """A region of a parameter, put together from its pieces."""
-  depth = len(pieces[0].index)
+  """A region of a parameter, put together from its pieces by their places."""
+  depth = len(next(iter(pieces)))
   outer, inner = region[:depth], region[depth:]
   out = np.empty([cut.stop - cut.start for cut in region], np.float32)
-  for piece in pieces:
-    index = tuple(i - cut.start for i, cut in zip(piece.index, outer))
-    if all(cut.start <= i < cut.stop for i, cut in zip(piece.index, outer)):
-      out[index] = _read_piece(tensors, keys, shape[depth:], piece, inner)
+  for index in itertools.product(*(range(c.start, c.stop) for c in outer)):
+    place = tuple(i - cut.start for i, cut in zip(index, outer))
+    out[place] = _read_piece(
+        tensors, keys, shape[depth:], pieces[index], inner
+    )
   return out
 
 
