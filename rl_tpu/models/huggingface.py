@@ -167,7 +167,7 @@ def _check_tensors(folder, tensors, config) -> None:
   extra = sorted(
       name
       for name in set(tensors) - set(expected) - head
-      if not name.endswith(huggingface_names.BUFFER)
+      if not huggingface_names.is_ignored(name, config)
   )
   if extra:
     raise ValueError(
