@@ -16,6 +16,7 @@ from rl_tpu.models import huggingface
 from rl_tpu.models import tensor_files
 from rl_tpu.sharding import mesh as mesh_lib
 from tests.models import cases
+from tests.models import parity_models
 
 
 class HuggingfaceTest(parameterized.TestCase):
@@ -213,17 +214,21 @@ class HuggingfaceTest(parameterized.TestCase):
         [tensor_files.SINGLE],
     )
 
-  @parameterized.parameters(False, True)
-  def test_blocks_of_any_size_give_the_same_parameters(self, on_mesh):
-    """Cut in layers, in rows and to single rows, also on shards of a mesh."""
-    config, params = self.export(**cases.VARIANTS['qwen2'])
-    mesh = None
-    if on_mesh:
-      mesh = mesh_lib.make_mesh(schema.MeshConfig(2, 2, 2))
-    for size in (300, 5000):
-      with mock.patch.object(huggingface, '_BLOCK_BYTES', (size, size)):
-        _, loaded = huggingface.load(self.folder, mesh=mesh)
-      jax.tree.map(np.testing.assert_array_equal, loaded, params)
+  @parameterized.parameters(
+      # Biases and two projections in one tensor; a tensor for each expert.
+      ('glm4', None, 500),
+      ('glm4_moe', schema.MeshConfig(fsdp=2, tensor=2, expert=2), 1500),
+  )
+  def test_blocks_of_any_size_give_the_same_parameters(
+      self, kind, axes, size
+  ):
+    """Cut in layers, in experts, in rows and to single rows."""
+    parity_models.write_folder(kind, self.folder)
+    _, whole = huggingface.load(self.folder)
+    mesh = None if axes is None else mesh_lib.make_mesh(axes)
+    with mock.patch.object(huggingface, '_BLOCK_BYTES', (size, size)):
+      _, loaded = huggingface.load(self.folder, mesh=mesh)
+    jax.tree.map(np.testing.assert_array_equal, loaded, whole)
 
   def test_progress_ends_with_all_bytes(self):
     config = cases.config()
