@@ -68,7 +68,9 @@ def actor_terms(
   # The same sum by logp alone: what each token's log-probability is pulled
   # with. Elementwise, so it costs little beside the model.
   slope_BT = jax.grad(
-      lambda x_BT: _total(_actor_parts(x_BT, entropy_BT, minibatch, settings)[0])
+      lambda x_BT: _total(
+          _actor_parts(x_BT, entropy_BT, minibatch, settings)[0]
+      )
   )(jax.lax.stop_gradient(logp_BT))
   tokens = tokens._replace(proxy_BT=jnp.abs(slope_BT))
   loss = _total(parts)
@@ -79,10 +81,10 @@ def actor_terms(
   weight_BT = minibatch.policy_weight_BT
   # Sums under weights that add up to 1 over the minibatch (token mode): the
   # weights are their denominator.
-  weight = _weighted(jnp.ones_like(weight_BT), weight_BT)
+  weight = sums.weighted_sum(jnp.ones_like(weight_BT), weight_BT)
   for name, total in {**parts, 'loss': loss}.items():
     stats[name] = sums.TokenSum(total, weight)
-  kept = _weighted(jnp.where(tokens.gated_BT, 0.0, 1.0), weight_BT)
+  kept = sums.weighted_sum(jnp.where(tokens.gated_BT, 0.0, 1.0), weight_BT)
   stats['effective_share'] = sums.TokenSum(kept, weight)
   return loss, jax.lax.stop_gradient(stats)
 
@@ -102,7 +104,7 @@ def _actor_parts(logp_BT, entropy_BT, minibatch, settings):
   fix_BT = _correction(minibatch, plan, mask_BT, settings.policy)
   gated_BT = terms.gated_BT | ((fix_BT == 0) & mask_BT)
   loss_BT = jnp.where(gated_BT, 0.0, terms.loss_BT * fix_BT)
-  policy = _weighted(loss_BT, weight_BT)
+  policy = sums.weighted_sum(loss_BT, weight_BT)
   if plan.slope_BT is not None:
     # The value is the clipped term, the gradient the plan's (L20).
     clean_BT = jnp.where(mask_BT, logp_BT, 0.0)
@@ -122,11 +124,11 @@ def _actor_parts(logp_BT, entropy_BT, minibatch, settings):
         importance=kl.importance,
     )
     coef_BT = by_type(_kl_coef(minibatch, kl), minibatch.strata, mask_BT)
-    parts['kl_loss'] = _weighted(coef_BT * kl_BT, weight_BT)
+    parts['kl_loss'] = sums.weighted_sum(coef_BT * kl_BT, weight_BT)
   coefs = entropy_coefs(settings.loss)
   if any(coefs):
     coef_BT = by_type(jnp.asarray(coefs), minibatch.strata, mask_BT)
-    parts['entropy_loss'] = _weighted(-coef_BT * entropy_BT, weight_BT)
+    parts['entropy_loss'] = sums.weighted_sum(-coef_BT * entropy_BT, weight_BT)
   tokens = statistics.Tokens(
       mask_BT=mask_BT,
       logp_BT=logp_BT,
@@ -249,10 +251,10 @@ def critic_terms(
         mask_BT,
         value_clip=critic.value_clip,
     )
-  loss = _weighted(terms.loss_BT, weight_BT)
+  loss = sums.weighted_sum(terms.loss_BT, weight_BT)
   stats = {
       'loss': sums.TokenSum(
-          loss, _weighted(jnp.ones_like(weight_BT), weight_BT)
+          loss, sums.weighted_sum(jnp.ones_like(weight_BT), weight_BT)
       ),
       'clip_fraction': sums.masked_sum(terms.clipped_BT, mask_BT),
       'bias': sums.masked_sum(terms.error_BT, mask_BT),
@@ -261,9 +263,3 @@ def critic_terms(
       'return': sums.masked_sum(minibatch.return_BT, mask_BT),
   }
   return loss, jax.lax.stop_gradient(stats)
-
-
-def _weighted(value_BT: jax.Array, weight_BT: jax.Array) -> jax.Array:
-  """Sum of weight * value; what has no weight is not read (L9)."""
-  mask_BT = weight_BT > 0
-  return jnp.sum(jnp.where(mask_BT, value_BT, 0.0) * weight_BT)

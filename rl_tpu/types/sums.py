@@ -31,3 +31,8 @@ def masked_sum(value: jax.Array, mask: jax.Array) -> TokenSum:
   """Sums `value` where `mask` is True; NaN and inf elsewhere do not enter."""
   clean = jnp.where(mask, value, 0.0).astype(jnp.float32)
   return TokenSum(jnp.sum(clean), jnp.sum(mask, dtype=jnp.float32))
+
+
+def weighted_sum(value: jax.Array, weight: jax.Array) -> jax.Array:
+  """Sum of weight * value; NaN and inf without a weight do not enter (L9)."""
+  return jnp.sum(jnp.where(weight > 0, value, 0.0) * weight)

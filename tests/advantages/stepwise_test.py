@@ -208,6 +208,20 @@ class GigpoTest(parameterized.TestCase):
     np.testing.assert_allclose(found['a'], [1.7320508076], rtol=1e-6)
     np.testing.assert_allclose(found['b'], [-0.5773502692], rtol=1e-6)
 
+  def test_E6_turns_whose_state_has_no_name_are_not_compared(self):
+    rollouts = [
+        group_cases.member(n, [Turn(1, None, 's'), Turn(1, None, None)], score)
+        for n, score in (('a', 1.0), ('b', 0.0))
+    ]
+    found = group_cases.advantages(
+        rollouts,
+        'gigpo',
+        gigpo=schema.GigpoConfig(gamma=1.0, omega=1.0, norm='none'),
+    )
+    # Returns 1 and 0 are 0.5 from their mean; so are they in state s.
+    np.testing.assert_allclose(found['a'], [1.0, 0.5])
+    np.testing.assert_allclose(found['b'], [-1.0, -0.5])
+
   def test_E6_the_same_state_of_another_snapshot_is_another_state(self):
     # Split by E7 into pairs; in each pair both turns share a state. With
     # gamma 1 the step returns are the returns: 2 * (+-1).

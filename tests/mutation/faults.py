@@ -41,6 +41,8 @@ _LEARNER = ('tests/learner/learner_test.py',)
 
 _ADVANTAGES = 'rl_tpu/advantages'
 _LOSSES = 'rl_tpu/losses'
+# The compiler makes a select of the product with a bool.
+_FLOAT_MASK_BT = 'jnp.where(mask_BT, 1.0, 0.0)'
 _ROLLOUT = 'rl_tpu/rollout'
 
 
@@ -486,24 +488,27 @@ _POLICY_FAULTS = (
         'log ratios masked by multiplying', 'G15', _POLICY,
         f'{_LOSSES}/ratio.py',
         {'clean_BT = jnp.where(mask_BT, logp_BT, 0.0)':
-             'clean_BT = logp_BT * mask_BT',
-         'jnp.where(mask_BT, other_logp_BT, 0.0)': 'other_logp_BT * mask_BT'},
+             f'clean_BT = logp_BT * {_FLOAT_MASK_BT}',
+         'jnp.where(mask_BT, other_logp_BT, 0.0)':
+             f'other_logp_BT * {_FLOAT_MASK_BT}'},
     ),
     _fault(
-        'weighted sums masked by multiplying', 'L9', _OBJECTIVE,
-        f'{_LOSSES}/objective.py',
-        {'jnp.sum(jnp.where(mask_BT, value_BT, 0.0) * weight_BT)':
-             'jnp.sum(value_BT * weight_BT)'},
+        'weighted sums masked by multiplying', 'L9',
+        ('tests/types/sums_test.py', *_OBJECTIVE), 'rl_tpu/types/sums.py',
+        {'jnp.sum(jnp.where(weight > 0, value, 0.0) * weight)':
+             'jnp.sum(value * weight)'},
     ),
     _fault(
         'statistics masked by multiplying', 'G15',
         ('tests/types/sums_test.py', *_OBJECTIVE), 'rl_tpu/types/sums.py',
-        {'jnp.where(mask, value, 0.0)': '(value * mask)'},
+        {'jnp.where(mask, value, 0.0)':
+             '(value * jnp.where(mask, 1.0, 0.0))'},
     ),
     _fault(
         'KL sign in the loss', 'L6', _OBJECTIVE, f'{_LOSSES}/objective.py',
-        {"parts['kl_loss'] = _weighted(coef_BT * kl_BT, weight_BT)":
-             "parts['kl_loss'] = _weighted(-coef_BT * kl_BT, weight_BT)"},
+        {"parts['kl_loss'] = sums.weighted_sum(coef_BT * kl_BT, weight_BT)":
+             "parts['kl_loss'] = sums.weighted_sum(\n"
+             '        -coef_BT * kl_BT, weight_BT\n    )'},
     ),
     _fault(
         'k3 of the other direction', 'L6', _KL, f'{_LOSSES}/kl.py',
@@ -518,8 +523,8 @@ _POLICY_FAULTS = (
     ),
     _fault(
         'entropy is punished', 'L5', _OBJECTIVE, f'{_LOSSES}/objective.py',
-        {'_weighted(-coef_BT * entropy_BT, weight_BT)':
-             '_weighted(coef_BT * entropy_BT, weight_BT)'},
+        {'sums.weighted_sum(-coef_BT * entropy_BT, weight_BT)':
+             'sums.weighted_sum(coef_BT * entropy_BT, weight_BT)'},
     ),
 )
 
@@ -555,11 +560,12 @@ _OFF_POLICY_FAULTS = (
     _fault(
         'a gate takes its tokens out of the denominator', 'L10', _OBJECTIVE,
         f'{_LOSSES}/objective.py',
-        {'  policy = _weighted(loss_BT, weight_BT)\n':
-             '  kept = _weighted(jnp.where(gated_BT, 0.0, 1.0), weight_BT)\n'
-             '  whole = _weighted(jnp.ones_like(loss_BT), weight_BT)\n'
-             '  policy = _weighted(loss_BT, weight_BT) * whole / jnp.maximum('
-             'kept, 1e-9)\n'},
+        {'  policy = sums.weighted_sum(loss_BT, weight_BT)\n':
+             '  kept = sums.weighted_sum(\n'
+             '      jnp.where(gated_BT, 0.0, 1.0), weight_BT\n  )\n'
+             '  whole = sums.weighted_sum(jnp.ones_like(loss_BT), weight_BT)\n'
+             '  policy = sums.weighted_sum(loss_BT, weight_BT) * whole\n'
+             '  policy = policy / jnp.maximum(kept, 1e-9)\n'},
     ),
     _fault(
         'the ratio of GSPO by segment', 'L15', _PASSES,

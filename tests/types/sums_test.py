@@ -42,6 +42,16 @@ class SumsTest(parameterized.TestCase):
     self.assertEqual(float(value), 3.0)
     np.testing.assert_array_equal(slope, [1.0, 0.0])
 
+  @parameterized.parameters(1e30, np.inf, -np.inf, np.nan)
+  def test_L9_G15_what_weighs_nothing_reaches_neither_sum_nor_gradient(
+      self, junk
+  ):
+    weight = jnp.asarray([0.5, 0.0])
+    total = lambda x: sums.weighted_sum(x, weight)
+    value, slope = jax.value_and_grad(total)(jnp.asarray([3.0, junk]))
+    self.assertEqual(float(value), 1.5)
+    np.testing.assert_array_equal(slope, [0.5, 0.0])
+
   def test_flags_and_small_floats_are_summed_in_float32(self):
     # 4097 ones: bfloat16 would stop at 256, a bool sum at 1.
     for dtype in (bool, jnp.bfloat16):
