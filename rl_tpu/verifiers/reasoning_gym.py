@@ -2,10 +2,12 @@
 
 import functools
 import importlib.metadata
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import reasoning_gym
+from reasoning_gym import utils
 
 from rl_tpu.verifiers import protocol
 
@@ -70,3 +72,62 @@ def _is_right(problem: Mapping[str, Any], answer: Any) -> bool:
     return False
   score = _scorer(problem['generator'])(answer.strip(), problem['entry'])
   return score == 1.0
+
+
+class DatasetVerifier:
+  """The dataset's own score of the answer in a single reply.
+
+  Serves `rl_tpu.tasks.reasoning_gym:DatasetTasks`. Solved is a score of 1;
+  part credit of a dataset is reward and no success.
+  """
+
+  verifier_id = 'reasoning_gym/dataset'
+  deterministic = True
+
+  def __init__(self, answer: str = 'tag'):
+    """Chooses what of a reply is its answer.
+
+    Args:
+      answer: tag (the last <answer>), number (the last one) or reply (all).
+
+    Raises:
+      ValueError: another word.
+    """
+    if answer not in _ANSWERS:
+      raise ValueError(
+          f'verifier.settings.answer = {answer!r}: one of'
+          f' {", ".join(_ANSWERS)}.'
+      )
+    self._answer = answer
+
+  @property
+  def version(self) -> str:
+    """Of the installed distribution, settings included."""
+    installed = importlib.metadata.version('reasoning-gym')
+    return f'{installed}+answer={self._answer}'
+
+  def score(self, evidence: Mapping[str, Any]) -> protocol.Score:
+    """Scores `reply` against the entry in `answer`; no answer scores 0."""
+    asked = evidence['answer']
+    given = _ANSWERS[self._answer](evidence['reply'])
+    value = 0.0
+    if given is not None:
+      value = float(_scorer(asked['dataset'])(given, asked['entry']))
+    return protocol.Score(
+        value=value,
+        solved=value == 1.0,
+        components={'answered': float(given is not None)},
+    )
+
+
+def _last_number(reply: str) -> str | None:
+  found = _NUMBER.findall(reply)
+  return found[-1] if found else None
+
+
+_NUMBER = re.compile(r'-?\d+(?:\.\d+)?', re.ASCII)
+_ANSWERS = {
+    'tag': utils.extract_answer,
+    'number': _last_number,
+    'reply': str.strip,
+}
