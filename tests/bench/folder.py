@@ -35,14 +35,14 @@ _MODEL = model_config.DecoderConfig(
 
 
 class _Peak:
-  """Highest anonymous memory while it is open, sampled every 5 ms."""
+  """Seconds and highest anonymous memory, sampled every 5 ms."""
 
   def __enter__(self) -> '_Peak':
     self.before = self.highest = _anonymous()
     self._closed = threading.Event()
     self._thread = threading.Thread(target=self._watch)
     self._thread.start()
-    self._began = time.perf_counter()
+    self._began = time.perf_counter(), time.process_time()
     return self
 
   def _watch(self) -> None:
@@ -50,7 +50,9 @@ class _Peak:
       self.highest = max(self.highest, _anonymous())
 
   def __exit__(self, *exception: object) -> None:
-    self.seconds = time.perf_counter() - self._began
+    wall, cpu = self._began
+    self.seconds = time.perf_counter() - wall
+    self.cpu_seconds = time.process_time() - cpu
     self._closed.set()
     self._thread.join()
 
@@ -96,8 +98,10 @@ def _load_and_save(folder: str, dtype: str) -> dict[str, float]:
     )
   return {
       'load_s': load.seconds,
+      'load_cpu_s': load.cpu_seconds,
       'load_excess_mib': (load.highest - load.before - size) / 2**20,
       'save_s': save.seconds,
+      'save_cpu_s': save.cpu_seconds,
       'save_excess_mib': (save.highest - save.before) / 2**20,
   }
 
