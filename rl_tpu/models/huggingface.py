@@ -26,7 +26,7 @@ from rl_tpu.sharding import rules
 
 # Blocks are read in this share of the largest tensor: what is in memory beside
 # the parameters stays well below that tensor.
-_BLOCK_SHARE = 1 / 16
+_BLOCK_SHARE = 1 / 64
 _BLOCK_BYTES = (2**18, 2**26)  # At least and at most.
 
 
