@@ -8,20 +8,25 @@ from rl_tpu.text import hashing
 SOURCE = 'stories'
 FAMILIES = ('trained', 'held_out')
 LINE = 'Tim looked for a {noun}.'
-# Every so many nouns one is held out.
-HELD_OUT_EVERY = 5
 
-# Things that children's stories are about, with "a" in front of them.
-NOUNS = tuple(
+# Things with "a" in front of them that a small model of children's stories
+# knows. The held-out ones are a quarter of those that such a model comes back
+# to by itself in one story of eight or more.
+TRAINED = tuple(
     """
-    ball banana basket bear bed bell bench bike bird blanket block boat bone
-    book bottle bowl box boy bridge bug bunny butterfly cake cap car castle
-    cat chair chicken clock clown coin cow crown doctor dog dragon dress
-    drum farm fence fire fish flag flower fly fruit gift glove hat hole
-    horse house jacket jar jet king kitten mitten monster mouse park peach
-    pear penguin phone piano picture pizza pond pool pot pumpkin puppy
-    puzzle rabbit ring rock shark sheep ship spider squirrel stick stone
-    swing table tower toy tree truck
+    ball banana basket bear bed bench bike bird block boat bone book bowl
+    box boy bug bunny butterfly cap car castle cat chicken clock clown coin
+    cow crown doctor dragon dress drum farm fence fire flag flower fly fruit
+    gift glove hat hole horse jacket jar jet king kitten mitten monster
+    mouse park peach pear penguin phone piano pizza pond pool pumpkin puppy
+    puzzle rabbit ring rock shark sheep spider squirrel stick stone table
+    tower toy tree truck
+    """.split()
+)
+HELD_OUT = tuple(
+    """
+    bell blanket bottle bridge cake chair dog fish house picture pot ship
+    swing
     """.split()
 )
 
@@ -34,12 +39,7 @@ def nouns(family: str) -> tuple[str, ...]:
   """
   if family not in FAMILIES:
     raise ValueError(f'family = {family!r}: it is one of {FAMILIES}.')
-  is_held_out = family == 'held_out'
-  return tuple(
-      noun
-      for place, noun in enumerate(NOUNS)
-      if (place % HELD_OUT_EVERY == HELD_OUT_EVERY - 1) == is_held_out
-  )
+  return HELD_OUT if family == 'held_out' else TRAINED
 
 
 class NounTasks(Sequence):
@@ -50,7 +50,7 @@ class NounTasks(Sequence):
       split: str = 'train',
       *,
       evaluated: str = 'held_out',
-      repeats: int = 16,
+      repeats: int = 20,
   ):
     """Chooses the nouns.
 
