@@ -12,14 +12,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rl_tpu.models import activations
 from rl_tpu.models import actor
 from rl_tpu.models import arranged
 from rl_tpu.models import attention
 from rl_tpu.models import config as config_lib
+from rl_tpu.models import decode_layer
 from rl_tpu.models import decoder
-from rl_tpu.models import mixture
-from rl_tpu.models import rotary
 
 
 class Cache(NamedTuple):
@@ -74,7 +72,7 @@ def prefill(
   x = _embed(weights, config, token_ST)
   keys, values = [], []
   for index, layer in enumerate(weights.layers):
-    projected = _project(layer, config, x, rotations[index])
+    projected = decode_layer.project(layer, config, x, rotations[index])
     query, key, value = map(rows, projected)
     keys.append(jnp.swapaxes(key, 1, 2))
     values.append(jnp.swapaxes(value, 1, 2))
@@ -86,10 +84,10 @@ def prefill(
           segment_ST,
           scalar=config.query_scalar,
           softcap=config.attention_softcap,
-          window=_window(config, index),
+          window=config.window if index in config.local_layers else None,
       )
       columns = attended_STHK.reshape(S * T, -1).T
-      x = _merge(layer, config, x, columns)
+      x = decode_layer.merge(layer, config, x, columns)
   return Cache(key=tuple(keys), value=tuple(values))
 
 
@@ -136,7 +134,7 @@ def step(
     The normed hidden state after the token, [D, S], and the cache.
   """
   x_DS, cache = _feed(weights, config, token_S[:, None], position_S, cache)
-  return _norm(x_DS, weights.final_norm, config), cache
+  return decode_layer.norm(x_DS, weights.final_norm, config), cache
 
 
 def _feed(
@@ -150,21 +148,24 @@ def _feed(
   S, T = token_ST.shape
   position_ST = start_S[:, None] + jnp.arange(T)
   rotations = _rotations(weights, config, position_ST.reshape(-1))
-  ago = position_ST[..., None] - jnp.arange(cache.key[0].shape[2])
+  time, now = jnp.arange(cache.key[0].shape[2]), position_ST[..., None]
+  seen = near = time <= now
+  if config.window is not None:
+    near = seen & (time > now - config.window)
   heads = lambda x: x.reshape(-1, config.head_width, S, T).transpose(2, 0, 3, 1)
   x = _embed(weights, config, token_ST)
   keys, values = [], []
   for index, layer in enumerate(weights.layers):
-    projected = _project(layer, config, x, rotations[index])
+    projected = decode_layer.project(layer, config, x, rotations[index])
     query, key, value = map(heads, projected)
-    keys.append(_write(cache.key[index], key, start_S))
-    values.append(_write(cache.value[index], value, start_S))
-    visible, window = ago >= 0, _window(config, index)
-    if window is not None:
-      visible = visible & (ago < window)
-    attended = _attend(query, keys[-1], values[-1], visible, config)
+    keys.append(decode_layer.write(cache.key[index], key, start_S))
+    values.append(decode_layer.write(cache.value[index], value, start_S))
+    visible = near if index in config.local_layers else seen
+    attended = decode_layer.attend(
+        query, keys[-1], values[-1], visible, config
+    )
     columns = attended.transpose(1, 3, 0, 2).reshape(-1, S * T)
-    x = _merge(layer, config, x, columns)
+    x = decode_layer.merge(layer, config, x, columns)
   return x, Cache(key=tuple(keys), value=tuple(values))
 
 
@@ -199,95 +200,6 @@ def _rotations(weights, config, position_N) -> list[tuple[jax.Array, ...]]:
       local if index in config.local_layers else plain
       for index in range(config.num_layers)
   ]
-
-
-def _window(config, index: int) -> int | None:
-  return config.window if index in config.local_layers else None
-
-
-def _norm(x: jax.Array, scale: jax.Array, config) -> jax.Array:
-  """`blocks.Norm` over axis -2."""
-  wide = x.astype(jnp.float32)
-  power = jnp.mean(jnp.square(wide), axis=-2, keepdims=True)
-  scaled = wide * jax.lax.rsqrt(power + config.norm_eps) * scale[:, None]
-  return scaled.astype(x.dtype)
-
-
-def _project(layer: arranged.LayerWeights, config, x, rotation):
-  """Queries [groups, queries, K, N], and key and value with one head each."""
-  x = _norm(x, layer.attention_norm, config)
-  qkv = jnp.einsum('grkd,dn->grkn', layer.qkv, x)
-  if layer.qkv_bias is not None:
-    qkv = qkv + layer.qkv_bias[..., None]
-  query, key, value = qkv[:, :-2], qkv[:, -2:-1], qkv[:, -1:]
-  if layer.query_norm is not None:
-    query = _norm(query, layer.query_norm, config)
-    key = _norm(key, layer.key_norm, config)
-  turn = lambda heads: rotary.rotate(
-      heads, *rotation, axis=-2, interleaved=config.rotary_interleaved
-  )
-  return turn(query), turn(key), value
-
-
-def _merge(layer: arranged.LayerWeights, config, x, attended) -> jax.Array:
-  """Adds the attention output, columns of H times K, and the MLP."""
-  added = layer.out.reshape(config.width, -1) @ attended
-  if layer.attention_post_norm is not None:
-    added = _norm(added, layer.attention_post_norm, config)
-  x = x + added
-  added = _feed_forward(layer, config, _norm(x, layer.mlp_norm, config))
-  if layer.mlp_post_norm is not None:
-    added = _norm(added, layer.mlp_post_norm, config)
-  return x + added
-
-
-def _feed_forward(layer: arranged.LayerWeights, config, inner) -> jax.Array:
-  parts = []
-  if layer.experts is not None:
-    parts.append(mixture.apply(layer.experts, config, inner.T).T)
-  if layer.down is not None:
-    gate_FN, up_FN = jnp.einsum('cfd,dn->cfn', layer.gate_up, inner)
-    active_FN = activations.gated(gate_FN, up_FN, config.activation)
-    parts.append(layer.down @ active_FN)
-  return sum(parts[1:], parts[0])
-
-
-def _write(
-    cache: jax.Array, new_SHTK: jax.Array, start_S: jax.Array
-) -> jax.Array:
-  """Writes T positions a slot.
-
-  A scatter over slots and positions would gather the slots on every device.
-  """
-  put = lambda row, new, start: jax.lax.dynamic_update_slice(
-      row, new, (0, start, 0)
-  )
-  return jax.vmap(put)(cache, new_SHTK, start_S)
-
-
-def _attend(
-    query_SHTK: jax.Array,
-    keys: jax.Array,
-    values: jax.Array,
-    visible: jax.Array,
-    config: config_lib.DecoderConfig,
-) -> jax.Array:
-  """Attention of T queries a slot to what `visible` shows it of the cache."""
-  S, H, T, K = query_SHTK.shape
-  groups = keys.shape[1]
-  query = query_SHTK.reshape(S, groups, H // groups * T, K)
-  scale = 1.0 / math.sqrt(config.query_scalar or K)
-  query = query * jnp.asarray(scale, query.dtype)
-  score = jnp.einsum(
-      'sgqk,sgck->sgqc', query, keys, preferred_element_type=jnp.float32
-  )
-  score = attention.cap(score, config.attention_softcap)
-  score = score.reshape(S, H, T, -1)
-  score = jnp.where(visible[:, None], score, attention.MASKED)
-  weight = jax.nn.softmax(score, axis=-1).astype(values.dtype)
-  weight = weight.reshape(S, groups, H // groups * T, -1)
-  out = jnp.einsum('sgqc,sgck->sgqk', weight, values)
-  return out.reshape(S, H, T, K)
 
 
 def forced_logprobs(

@@ -1,8 +1,8 @@
-"""Makes tests/golden/parity from transformers: `python -m tests.models.make_parity`.
+"""Makes tests/golden/parity: `python -m tests.models.make_parity [NAME ...]`.
 
-Needs the extra `parity` (torch on the CPU, transformers) and no rl_tpu. With
-`check FOLDER`, compares the models that `parity_table.py --export=FOLDER` has
-written with the goldens instead.
+Runs where the extra `parity` is installed (torch on the CPU, transformers);
+it does not import rl_tpu. `check FOLDER` compares what `python -m
+tests.models.parity FOLDER` has exported with the goldens instead.
 """
 
 import json
@@ -38,6 +38,7 @@ def make(kind: str) -> None:
   }
   out = parity_models.GOLDEN / kind
   out.with_suffix('.json').write_text(json.dumps(content) + '\n')
+  # The same folder again, with numbers that a seed gives.
   parity_models.write_folder(kind, folder)
   model = load(folder)
   numbers = {}
@@ -97,6 +98,8 @@ def make_gradients(name: str) -> None:
   with tempfile.TemporaryDirectory() as folder:
     parity_models.write_folder(kind, pathlib.Path(folder))
     model = load(pathlib.Path(folder))
+  # Autograd leaves the row of the padding id out, wherever it is read.
+  model.get_input_embeddings().padding_idx = None
   head = torch.tensor(
       parity_models.noise('value head', model.config.hidden_size),
       requires_grad=True,
@@ -140,7 +143,7 @@ def make_gradients(name: str) -> None:
     numbers[tensor] = parity_models.summary(tensor, gradient)
   numbers['loss'] = (loss / count).detach().numpy()
   np.savez_compressed(parity_models.GOLDEN / f'gradient_{name}.npz', **numbers)
-  print(f'{name}: loss {float(loss) / count:.4f}, {len(gradients)} tensors')
+  print(f'{name}: loss {numbers["loss"]:.4f}, {len(gradients)} tensors')
 
 
 def file_gradients(model):
@@ -163,7 +166,7 @@ def file_gradients(model):
 
 def check(folder: pathlib.Path) -> None:
   """Loads what rl_tpu exported and compares it with the goldens."""
-  for kind in parity_models.CONFIGS:
+  for kind in sorted(path.name for path in folder.iterdir()):
     golden = np.load((parity_models.GOLDEN / kind).with_suffix('.npz'))
     model = load(folder / kind)
     logits, _ = run(model, parity_models.ids(parity_models.LONG))
@@ -176,7 +179,6 @@ if __name__ == '__main__':
     check(pathlib.Path(sys.argv[2]))
   else:
     parity_models.GOLDEN.mkdir(parents=True, exist_ok=True)
-    for each in sys.argv[1:] or parity_models.CONFIGS:
-      make(each)
-    for each in parity_models.GRADIENTS:
-      make_gradients(each)
+    every = (*parity_models.CONFIGS, *parity_models.GRADIENTS)
+    for each in sys.argv[1:] or every:
+      (make if each in parity_models.CONFIGS else make_gradients)(each)

@@ -148,8 +148,11 @@ def table(export: pathlib.Path | None) -> None:
     gaps = trainer_gaps(model)
     gaps['sampler'] = sampler_gap(model)
     gaps['session'] = session_gap(model)
-    print(f'{kind:12s}', '  '.join(f'{n} {g:.1e}' for n, g in gaps.items()),
-          flush=True)
+    if kind == KINDS[0]:
+      print(f'{"":12s}', *(f'{name:>17s}' for name in gaps))
+    print(
+        f'{kind:12s}', *(f'{gap:17.1e}' for gap in gaps.values()), flush=True
+    )
     if export is not None:
       huggingface.save(export / kind, model.config, model.params)
 
