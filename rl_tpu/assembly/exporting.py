@@ -137,32 +137,32 @@ def write(
   """
   out, base = pathlib.Path(out), pathlib.Path(source.config.model.path)
   content = tensor_files.read_json(base / 'config.json')
-  files = _kept_files(base)
   how: dict[str, Any] = dict(
       config_json=content, dtype=dtype, on_written=on_written
   )
-  huggingface.save(
-      out, source.decoder, source.params, tokenizer_files=files, **how
-  )
-  if source.config.model.chat_template:
-    shutil.copy(source.config.model.chat_template, out / TEMPLATE)
-  if not (out / GENERATION).exists():
-    text = json.dumps(_generation(source.config, content), indent=2)
-    (out / GENERATION).write_text(text + '\n', encoding='utf-8')
+  huggingface.save(out, source.decoder, source.params, **how)
+  _write_texts(source.config, out)
   if source.critic is not None:
     value_head.save(out, source.decoder, source.critic, **how)
 
 
 def write_adapters(source: Source, out: str | pathlib.Path) -> None:
   """Writes the adapters in PEFT's layout, with the tokenizer beside them."""
-  base = source.config.model.path
-  peft.save(out, *source.adapters, base=str(base))
-  for file in _kept_files(pathlib.Path(base)):
-    shutil.copy(file, pathlib.Path(out) / file.name)
+  peft.save(out, *source.adapters, base=str(source.config.model.path))
+  _write_texts(source.config, pathlib.Path(out))
 
 
-def _kept_files(base: pathlib.Path) -> list[pathlib.Path]:
-  return [base / name for name in _KEPT if (base / name).is_file()]
+def _write_texts(config, out: pathlib.Path) -> None:
+  """Tokenizer, chat template and where generation ends, as in the run."""
+  base = pathlib.Path(config.model.path)
+  for name in _KEPT:
+    if (base / name).is_file():
+      shutil.copy(base / name, out / name)
+  if config.model.chat_template:
+    shutil.copy(config.model.chat_template, out / TEMPLATE)
+  if not (out / GENERATION).exists():
+    text = json.dumps(_generation(config), indent=2)
+    (out / GENERATION).write_text(text + '\n', encoding='utf-8')
 
 
 def _step(store, workdir, checkpoint: str) -> int:
@@ -192,8 +192,10 @@ def _placed(learner, params):
   )
 
 
-def _generation(config, content) -> dict[str, Any]:
+def _generation(config) -> dict[str, Any]:
   """Where generation ends: as in the run, else as in config.json."""
+  base = pathlib.Path(config.model.path)
+  content = tensor_files.read_json(base / 'config.json')
   made = {
       name: content[name]
       for name in ('bos_token_id', 'eos_token_id', 'pad_token_id')
