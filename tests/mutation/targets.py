@@ -28,7 +28,7 @@ ROOMS = {
 MODULES = {
     'rl_tpu/advantages/affine.py': _GAE,
     'rl_tpu/advantages/gae.py': _GAE,
-    'rl_tpu/advantages/lanes.py': _GAE,
+    'rl_tpu/advantages/lanes.py': ('tests/advantages/affine_test.py', *_GAE),
     'rl_tpu/advantages/callable.py': (
         'tests/advantages/callable_test.py',
         'tests/advantages/callable_cases_test.py',
