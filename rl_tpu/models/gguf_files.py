@@ -34,7 +34,7 @@ _LAYER_NAMES = {
     'ffn_up': 'mlp.up_proj',
     'ffn_down': 'mlp.down_proj',
 }
-# Settings by their fields, without `llama.`; None is not in every file.
+# Settings by their fields, without `llama.`, that every file has.
 _REQUIRED = {
     'embedding_length': 'width',
     'block_count': 'num_layers',

@@ -117,12 +117,11 @@ def load(
         ' wide.'
     )
   said = tensor_files.metadata_of(path)
-  value_range = json.loads(said.get(_RANGE, 'null'))
-  return Pretrained(
-      head,
-      _backbone(folder, config, mesh) if said.get(_BACKBONE) == CRITIC else None,
-      None if value_range is None else tuple(value_range),
-  )
+  limits = json.loads(said.get(_RANGE, 'null'))
+  backbone = None
+  if said.get(_BACKBONE) == CRITIC:
+    backbone = _backbone(folder, config, mesh)
+  return Pretrained(head, backbone, None if limits is None else tuple(limits))
 
 
 def _backbone(folder, config, mesh) -> decoder.Params:

@@ -67,7 +67,10 @@ def blocks(
     rest = 4 * math.prod(steps) // steps[axis]
     steps[axis] = max(1, block_bytes // rest)
   ranges = [
-      [slice(i, min(i + step, cut.stop)) for i in range(cut.start, cut.stop, step)]
+      [
+          slice(start, min(start + step, cut.stop))
+          for start in range(cut.start, cut.stop, step)
+      ]
       for cut, step in zip(region, steps)
   ]
   return list(itertools.product(*ranges))
