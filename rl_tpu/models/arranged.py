@@ -184,10 +184,11 @@ def logical_axes(config: config_lib.DecoderConfig) -> Weights:
 
 def _layer_axes(config, is_sparse: bool) -> LayerWeights:
   unless = lambda has, axes: axes if has else None
+  has_bias = is_sparse and config.mixture.router == 'sigmoid'
   is_plain = not is_sparse or config.mixture.shared_width > 0
   experts = mixture.Experts(
       router=('width', 'router'),
-      bias=unless(is_sparse and config.mixture.router == 'sigmoid', ('router',)),
+      bias=unless(has_bias, ('router',)),
       gate=('expert', 'width', 'mlp'),
       up=('expert', 'width', 'mlp'),
       down=('expert', 'mlp', 'width'),

@@ -106,8 +106,11 @@ def pieces(
   depth = 2 if '{expert}' in name else 1
   first = decoder.stacks(config)[keys[0]][0]
   return [
-      Piece(f'model.layers.{first + index[0]}.' + name.format(expert=index[-1]),
-            index, part)
+      Piece(
+          f'model.layers.{first + index[0]}.{name.format(expert=index[-1])}',
+          index,
+          part,
+      )
       for index in np.ndindex(shape[:depth])
   ]
 
