@@ -1,0 +1,99 @@
+"""A pretrained story model learns to come back to what its line names.
+
+Question: does PPO with a critic move a real pretrained model, and does what it
+learns hold for nouns that it was not trained on, with its language kept?
+
+Expected: at temperature 1 the trained nouns rise from 0.13 to 0.8 in ten
+updates (51,000 sampled tokens) and to 0.9 or more in 32 (164,000). The held-out
+ones rise from 0.12 to about 0.7 in ten, and fall back to 0.5 to 0.65 as the
+others are learned by heart; the best checkpoint is the one of the highest
+held-out success. The policy is 0.35 nats a token away from the model it started
+as after ten updates, 0.55 after 32.
+
+Hardware: a mesh of eight CPU devices, two cores.
+
+Model: stories260K of karpathy/tinyllamas (Hugging Face, folder stories260K, MIT
+licence): 260,032 parameters, trained on TinyStories. Its two files become a
+Hugging Face folder with
+
+  python -m rl_tpu import-llama2c --checkpoint=stories260K.bin
+    --tokenizer=tok512.bin --out=stories260k
+
+It has no chat template and gets one that only joins the texts.
+
+Command: bash launch/local.sh experiments/stories_noun_ppo.py
+  --set model.path=stories260k
+
+The nouns that it is trained on, judged as the held-out ones are:
+
+  python -m rl_tpu evaluate --workdir=runs/stories_noun_ppo
+    --checkpoint=latest --set tasks.settings.evaluated=trained
+"""
+
+import pathlib
+
+from rl_tpu.config import schema
+
+TEMPLATE = (
+    pathlib.Path(__file__).resolve().parent
+    / 'assets' / 'stories' / 'plain_text.jinja'
+)
+
+
+def get_config() -> schema.ExperimentConfig:
+  """Single rollout per task, token-level loss, own critic."""
+  return schema.ExperimentConfig(
+      name='stories_noun_ppo',
+      steps=32,
+      mesh=schema.MeshConfig(data=-1),
+      model=schema.ModelConfig(chat_template=str(TEMPLATE), remat=False),
+      environment=schema.EnvironmentConfig(
+          target='rl_tpu.environments.stories:Stories',
+          settings={'replies': 1},
+      ),
+      verifier=schema.VerifierConfig(
+          target='rl_tpu.verifiers.stories:NounVerifier',
+      ),
+      tasks=schema.TasksConfig(
+          target='rl_tpu.tasks.stories:NounTasks',
+          settings={'evaluated': 'held_out'},
+      ),
+      budgets=schema.budget_lib.Budget(window=64),
+      compaction=schema.CompactionConfig(mode='off'),
+      sampling=schema.SamplingConfig(
+          temperature=1.0, stop=(), max_turn_tokens=40
+      ),
+      sampler=schema.SamplerConfig(
+          slots=128,
+          tokens_per_call=8,
+          prefill_buckets=(24, 64),
+          prefill_rows=64,
+      ),
+      batching=schema.BatchingConfig(
+          tasks_per_batch=128,
+          minibatches=2,
+          row_length=64,
+          rows_per_microbatch=64,
+      ),
+      gae=schema.GaeConfig(
+          lambda_policy=schema.LambdaConfig(fixed=1.0),
+          lambda_critic=schema.LambdaConfig(fixed=1.0),
+      ),
+      advantage=schema.AdvantageConfig(norm='batch'),
+      kl=schema.KlConfig(in_='loss', coef=0.05),
+      critic=schema.CriticConfig(
+          warmup_steps=2,
+          warmup_updates=4,
+          updates_per_actor_update=2,
+          head_bias=0.2,
+      ),
+      actor_optimizer=schema.OptimizerConfig(
+          learning_rate=1e-3, schedule='linear', warmup_steps=8,
+          decay_steps=64, end_fraction=0.1, eps=1e-6,
+      ),
+      critic_optimizer=schema.OptimizerConfig(learning_rate=1e-3, eps=1e-6),
+      evaluation=schema.EvaluationConfig(
+          every=10, tasks=78, final_tasks=260, temperatures=(1.0,)
+      ),
+      checkpoint=schema.CheckpointConfig(every=10),
+  )
