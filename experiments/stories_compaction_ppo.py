@@ -10,8 +10,9 @@ train a real pretrained model?
 
 Expected: every rollout has two or more segments, four on average. Held-out
 success at temperature 1 rises from 0.08 to 0.29 in 16 updates (95,000 sampled
-tokens). With `--set gae.cut=cut_terminal` it comes to 0.33 in the same: the line
-is kept, so nothing has to cross a cut, and the last segment teaches alone.
+tokens). With `--set gae.cut=cut_terminal` it comes to 0.33 in the same number:
+the line is kept, so nothing has to cross a cut, and the last segment teaches
+alone.
 
 Hardware: a mesh of eight CPU devices, two cores.
 
