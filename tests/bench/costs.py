@@ -85,7 +85,7 @@ def estimator() -> dict[str, float]:
     start = time.perf_counter()
     batch = batching.build(
         admitted,
-        batching=schema.BatchingConfig(row_length=4096, rows_per_microbatch=8),
+        batching=schema.BatchingConfig(row_length=8192, rows_per_microbatch=8),
         gae=config,
         critic=schema.CriticConfig(),
         loss=schema.LossConfig(),
