@@ -1,5 +1,6 @@
 """C11, L9, G15: the critic over bins of the return."""
 
+import dataclasses
 import functools
 import math
 
@@ -56,6 +57,13 @@ histogram = jax.jit(functools.partial(hl_gauss.histogram, critic=CRITIC))
 
 
 class HlGaussTest(parameterized.TestCase):
+
+  @parameterized.parameters(2.0, 0.3, 3.9)
+  def test_C11_the_deviation_is_counted_in_bins(self, target):
+    # All lengths an eighth of those by hand: bins of width 1/8 from 0 to 1/2.
+    small = dataclasses.replace(CRITIC, vmax=0.5)
+    found = hl_gauss.histogram(jnp.asarray([[target / 8.0]]), critic=small)
+    np.testing.assert_allclose(found[0, 0], by_hand(target), atol=1e-6)
 
   @parameterized.parameters(2.0, 0.3, 3.9, 0.0, 4.0, -7.0, 11.0)
   def test_C11_histogram_by_hand(self, target):
