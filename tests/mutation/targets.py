@@ -59,6 +59,7 @@ MODULES = {
     'rl_tpu/losses/objective.py': (
         'tests/losses/objective_test.py',
         'tests/losses/off_policy_test.py',
+        'tests/learner/objective_properties_test.py',
     ),
     'rl_tpu/losses/policy.py': (
         'tests/losses/policy_test.py',
@@ -74,7 +75,10 @@ MODULES = {
         'tests/losses/value_test.py',
         'tests/losses/objective_test.py',
     ),
-    'rl_tpu/learner/passes.py': ('tests/learner/passes_test.py',),
+    'rl_tpu/learner/passes.py': (
+        'tests/learner/passes_test.py',
+        'tests/learner/objective_properties_test.py',
+    ),
     'rl_tpu/types/termination.py': (
         'tests/types/termination_test.py',
         'tests/rollout/admission_test.py',
