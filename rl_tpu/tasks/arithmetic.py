@@ -19,12 +19,11 @@ import numpy as np
 import reasoning_gym
 
 from rl_tpu.records import records
+from rl_tpu.tasks import splits
 from rl_tpu.text import hashing
 
 SOURCE = 'reasoning_gym'
 FAMILY = 'arithmetic'
-SPLITS = ('train', 'eval')
-EVAL_PERCENT = 10
 DEFAULT_COUNTS = {'train': 100_000, 'eval': 4096}
 
 MIN_TERMS = 2
@@ -69,8 +68,7 @@ class ArithmeticTasks(Sequence):
     Raises:
       ValueError: another split, or a number below 1.
     """
-    if split not in SPLITS:
-      raise ValueError(f'split = {split!r}: it is train or eval.')
+    splits.check(split)
     count = DEFAULT_COUNTS[split] if count is None else count
     for name, value in (('count', count), ('problems', problems)):
       if value < 1:
@@ -90,11 +88,9 @@ class ArithmeticTasks(Sequence):
     Raises:
       IndexError: outside the list.
     """
-    if not -self._count <= index < self._count:
-      raise IndexError(f'task {index} of {self._count}.')
-    index %= self._count
+    index = splits.place(index, self._count)
     rng = np.random.default_rng(
-        [SPLITS.index(self._split), self._seed, index]
+        [splits.SPLITS.index(self._split), self._seed, index]
     )
     places: list[int] = []
     while len(places) < self._num_problems:
@@ -156,8 +152,7 @@ def problem_pool(split: str) -> tuple[dict[str, Any], ...]:
 
 def split_of(expression: str) -> str:
   """The split that a problem's text belongs to."""
-  place = int(hashing.of_text(expression.replace(' ', '')), 16) % 100
-  return 'eval' if place < EVAL_PERCENT else 'train'
+  return splits.of_text(expression.replace(' ', ''))
 
 
 def value_of(expression: str) -> int:

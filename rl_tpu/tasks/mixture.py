@@ -5,6 +5,7 @@ from typing import Any
 
 from rl_tpu.config import loading
 from rl_tpu.records import records
+from rl_tpu.tasks import splits
 
 
 class MixedTasks(Sequence):
@@ -59,9 +60,7 @@ class MixedTasks(Sequence):
     Raises:
       IndexError: outside the list.
     """
-    if not -self._count <= index < self._count:
-      raise IndexError(f'task {index} of {self._count}.')
-    index %= self._count
+    index = splits.place(index, self._count)
     for name, tasks in self._parts.items():
       place = index - self._starts[name]
       if place < len(tasks):

@@ -14,11 +14,10 @@ from typing import Any
 import reasoning_gym
 
 from rl_tpu.records import records
+from rl_tpu.tasks import splits
 from rl_tpu.text import hashing
 
 SOURCE = 'reasoning_gym'
-SPLITS = ('train', 'eval')
-EVAL_PERCENT = 10
 
 
 class DatasetTasks(Sequence):
@@ -46,12 +45,11 @@ class DatasetTasks(Sequence):
       ValueError: another split, a dataset or a setting that does not exist, or
         no question for the split.
     """
-    if split not in SPLITS:
-      raise ValueError(f'split = {split!r}: it is train or eval.')
+    splits.check(split)
     if size < 1:
       raise ValueError(f'tasks.settings.size = {size}: at least 1.')
     drawn = _draw(dataset, size, seed, json.dumps(settings or {}))
-    self._entries = [e for e in drawn if split_of(e['question']) == split]
+    self._entries = [e for e in drawn if splits.of_text(e['question']) == split]
     self._dataset, self._seed = dataset, seed
     if not self._entries:
       raise ValueError(
@@ -78,12 +76,6 @@ class DatasetTasks(Sequence):
   def indices_by_source(self) -> dict[str, range]:
     """Every task is of one source (D4)."""
     return {SOURCE: range(len(self))}
-
-
-def split_of(question: str) -> str:
-  """The split that a question belongs to."""
-  place = int(hashing.of_text(question), 16) % 100
-  return 'eval' if place < EVAL_PERCENT else 'train'
 
 
 @functools.cache

@@ -5,8 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from rl_tpu.records import records
 from rl_tpu.tasks import row_fields
 from rl_tpu.tasks import row_files
-
-SPLITS = ('train', 'eval')
+from rl_tpu.tasks import splits
 
 
 class RowTasks(Sequence):
@@ -40,8 +39,7 @@ class RowTasks(Sequence):
     Raises:
       ValueError: another split, no file, an unknown field, or a faulty row.
     """
-    if split not in SPLITS:
-      raise ValueError(f'split = {split!r}: it is train or eval.')
+    splits.check(split)
     self._fields = row_fields.Fields(
         layout, keys or {}, source, prefix='tasks.settings.'
     )

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from rl_tpu.records import records
+from rl_tpu.tasks import splits
 from rl_tpu.text import hashing
 
 SOURCE = 'stories'
@@ -63,8 +64,7 @@ class NounTasks(Sequence):
     Raises:
       ValueError: another split or family, or fewer than one repeat.
     """
-    if split not in ('train', 'eval'):
-      raise ValueError(f'split = {split!r}: it is train or eval.')
+    splits.check(split)
     if evaluated not in FAMILIES:
       raise ValueError(
           f'tasks.settings.evaluated = {evaluated!r}: it is one of {FAMILIES}.'
@@ -84,9 +84,8 @@ class NounTasks(Sequence):
     Raises:
       IndexError: outside the list.
     """
-    if not -self._count <= index < self._count:
-      raise IndexError(f'task {index} of {self._count}.')
-    repeat, place = divmod(index % self._count, len(self._nouns))
+    index = splits.place(index, self._count)
+    repeat, place = divmod(index, len(self._nouns))
     noun = self._nouns[place]
     task_id = f'{noun}/{repeat}'
     return records.Task(

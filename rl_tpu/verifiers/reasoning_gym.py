@@ -12,6 +12,11 @@ from reasoning_gym import utils
 from rl_tpu.verifiers import protocol
 
 
+def _version(settings: str) -> str:
+  """Of the installed distribution; the module's own attribute is stale."""
+  return f"{importlib.metadata.version('reasoning-gym')}+{settings}"
+
+
 @functools.cache
 def _scorer(generator: str) -> Callable[[str, dict[str, Any]], float]:
   return reasoning_gym.get_score_answer_fn(generator)
@@ -43,9 +48,8 @@ class ArithmeticVerifier:
 
   @property
   def version(self) -> str:
-    """Of the installed distribution; the module's own attribute is stale."""
-    installed = importlib.metadata.version('reasoning-gym')
-    return f'{installed}+partial={self._partial:g}'
+    """Of the installed distribution, settings included."""
+    return _version(f'partial={self._partial:g}')
 
   def score(self, evidence: Mapping[str, Any]) -> protocol.Score:
     """Scores `reported` against `problems`, entry by entry.
@@ -103,8 +107,7 @@ class DatasetVerifier:
   @property
   def version(self) -> str:
     """Of the installed distribution, settings included."""
-    installed = importlib.metadata.version('reasoning-gym')
-    return f'{installed}+answer={self._answer}'
+    return _version(f'answer={self._answer}')
 
   def score(self, evidence: Mapping[str, Any]) -> protocol.Score:
     """Scores `reply` against the entry in `answer`; no answer scores 0."""

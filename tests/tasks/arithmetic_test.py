@@ -9,6 +9,7 @@ from absl.testing import parameterized
 
 from rl_tpu.environments import calculator
 from rl_tpu.tasks import arithmetic
+from rl_tpu.tasks import splits
 
 
 def expressions(tasks) -> set[str]:
@@ -28,7 +29,7 @@ class ArithmeticTasksTest(parameterized.TestCase):
       self.assertIn(problem['generator'], ('chain_sum', 'basic_arithmetic'))
 
   def test_trap_precedence_answers_are_what_a_calculator_says(self):
-    for split in arithmetic.SPLITS:
+    for split in splits.SPLITS:
       for problem in arithmetic.problem_pool(split):
         value = calculator.calculate(problem['expression'])
         self.assertEqual(str(value), problem['answer'], problem)
@@ -61,7 +62,7 @@ class ArithmeticTasksTest(parameterized.TestCase):
   def test_trap_split_is_disjoint_by_content(self):
     pools = [
         {p['expression'].replace(' ', '') for p in arithmetic.problem_pool(s)}
-        for s in arithmetic.SPLITS
+        for s in splits.SPLITS
     ]
     self.assertEmpty(pools[0] & pools[1])
 

@@ -8,6 +8,7 @@ from absl.testing import parameterized
 from rl_tpu.environments import protocol
 from rl_tpu.environments import single_turn
 from rl_tpu.tasks import reasoning_gym as tasks_lib
+from rl_tpu.tasks import splits
 from rl_tpu.verifiers import reasoning_gym as verifiers
 
 SUMS = {
@@ -26,7 +27,7 @@ class DatasetTest(parameterized.TestCase):
             ['content']
             for i in range(len(tasks_lib.DatasetTasks(split, **SUMS)))
         ]
-        for split in tasks_lib.SPLITS
+        for split in splits.SPLITS
     }
     everything = found['train'] + found['eval']
     self.assertLen(set(everything), len(everything))
