@@ -14,19 +14,16 @@ from rl_tpu.rollout import admission
 from rl_tpu.rollout import batching
 from rl_tpu.rollout import recorder
 from rl_tpu.types import batch as batch_lib
-from rl_tpu.types import budget
 from rl_tpu.types import termination as term
 from tests.bench import __main__ as bench
 from tests.bench import parts
+from tests.learner import recorded
 
 
 def _long_rollouts(count: int) -> list[records.Rollout]:
   """Runs of one to twelve segments, 5000 tokens on average, turns of 40."""
   rng = np.random.default_rng(3)
   ids = np.arange(2, 4096, dtype=np.int32)
-  sampling = records.Sampling(
-      1.0, 0, 1.0, 0.0, (1,), 0, 'b', 'float32', 't', 'k'
-  )
   turn_length, observed = 40, 20
   out = []
   for number in range(count):
@@ -42,22 +39,15 @@ def _long_rollouts(count: int) -> list[records.Rollout]:
           np.full(turn_length, -3.0),
           np.zeros(turn_length, np.int32),
           turn_id=turn,
-          sampling=sampling,
+          sampling=recorded.SAMPLING,
       )
       writer.observe(ids[:observed])
       if turn + 1 in last[:-1]:
         writer.cut(term.Cut.COMPACTION)
-    parts = writer.close(term.Termination.POLICY_STOP)
     out.append(
-        records.Rollout(
-            rollout_id=f'r{number}', task_id=f'{number}', source='s',
-            task_family='f', group_id=None,
-            termination=term.Termination.POLICY_STOP, abort_cause=None,
-            fault_cause=None, terminal_reward=1.0, solved=True,
-            reward_components={}, env_name='env', env_version='1', env_seed=0,
-            env_snapshot='env@0', permissions_hash='p', tool_set_hash='t',
-            verifier_id='v', verifier_version='1', verifier_input_hash='h',
-            budgets=budget.Budget(), num_segments=len(parts), segments=parts,
+        recorded.rollout(
+            writer, f'r{number}', task_id=f'{number}', terminal_reward=1.0,
+            solved=True,
         )
     )
   return out

@@ -7,7 +7,7 @@ from rl_tpu.rollout import recorder
 from rl_tpu.types import budget
 from rl_tpu.types import termination as term
 
-_SAMPLING = records.Sampling(1.0, 0, 1.0, 0.0, (1,), 0, 'b', 'float32', 't', 'k')
+SAMPLING = records.Sampling(1.0, 0, 1.0, 0.0, (1,), 0, 'b', 'float32', 't', 'k')
 
 
 def rollouts(
@@ -33,7 +33,7 @@ def _rollout(rng, vocab: int, number: int) -> records.Rollout:
           rng.normal(-3.2, 0.3, count),
           np.zeros(count, np.int32),
           turn_id=turn,
-          sampling=_SAMPLING,
+          sampling=SAMPLING,
       )
       turn += 1
       if rng.random() < 0.5:
@@ -41,19 +41,29 @@ def _rollout(rng, vocab: int, number: int) -> records.Rollout:
       writer.observe(ids(int(rng.integers(0, 6))))
     if index + 1 < segments:
       writer.cut(term.Cut.COMPACTION)
+  return rollout(
+      writer,
+      name,
+      task_id=f'task{number % 5}',
+      terminal_reward=float(rng.random()),
+      solved=bool(rng.random() < 0.5),
+  )
+
+
+def rollout(
+    writer: recorder.Recorder, name: str, **fields
+) -> records.Rollout:
+  """What a recorder holds as a rollout that the policy ended."""
   kind = term.Termination.POLICY_STOP
   parts = writer.close(kind)
   return records.Rollout(
       rollout_id=name,
-      task_id=f'task{number % 5}',
       source='s',
       task_family='f',
       group_id=None,
       termination=kind,
       abort_cause=None,
       fault_cause=None,
-      terminal_reward=float(rng.random()),
-      solved=bool(rng.random() < 0.5),
       reward_components=dict(writer.components),
       env_name='env',
       env_version='1',
@@ -67,4 +77,5 @@ def _rollout(rng, vocab: int, number: int) -> records.Rollout:
       budgets=budget.Budget(),
       num_segments=len(parts),
       segments=parts,
+      **fields,
   )
