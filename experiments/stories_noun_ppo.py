@@ -44,9 +44,17 @@ def get_config() -> schema.ExperimentConfig:
   """Single rollout per task, token-level loss, own critic."""
   return schema.ExperimentConfig(
       name='stories_noun_ppo',
-      steps=32,
+      steps=24,
       mesh=schema.MeshConfig(data=-1),
-      model=schema.ModelConfig(chat_template=str(TEMPLATE), remat=False),
+      model=schema.ModelConfig(
+          chat_template=str(TEMPLATE),
+          remat=False,
+          # Coming back to a word is attention's work; the rest of the model
+          # could only learn the trained nouns by heart.
+          lora=schema.LoraConfig(
+              rank=16, targets=('query', 'key', 'value', 'out')
+          ),
+      ),
       environment=schema.EnvironmentConfig(
           target='rl_tpu.environments.stories:Stories',
           settings={'replies': 1},
@@ -70,7 +78,7 @@ def get_config() -> schema.ExperimentConfig:
           prefill_rows=64,
       ),
       batching=schema.BatchingConfig(
-          tasks_per_batch=128,
+          tasks_per_batch=256,
           minibatches=2,
           row_length=64,
           rows_per_microbatch=64,
@@ -84,16 +92,15 @@ def get_config() -> schema.ExperimentConfig:
       critic=schema.CriticConfig(
           warmup_steps=2,
           warmup_updates=4,
-          updates_per_actor_update=2,
           head_bias=0.2,
       ),
       actor_optimizer=schema.OptimizerConfig(
-          learning_rate=1e-3, schedule='linear', warmup_steps=8,
+          learning_rate=4e-3, schedule='linear', warmup_steps=8,
           decay_steps=64, end_fraction=0.1, eps=1e-6,
       ),
-      critic_optimizer=schema.OptimizerConfig(learning_rate=1e-3, eps=1e-6),
+      critic_optimizer=schema.OptimizerConfig(learning_rate=4e-3, eps=1e-6),
       evaluation=schema.EvaluationConfig(
-          every=10, tasks=78, final_tasks=260, temperatures=(1.0,)
+          every=8, tasks=100, final_tasks=400, temperatures=(1.0,)
       ),
-      checkpoint=schema.CheckpointConfig(every=10),
+      checkpoint=schema.CheckpointConfig(every=8),
   )

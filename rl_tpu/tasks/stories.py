@@ -11,23 +11,22 @@ FAMILIES = ('trained', 'held_out')
 LINE = 'Tim looked for a {noun}.'
 
 # Things with "a" in front of them that a small model of children's stories
-# knows. The held-out ones are a quarter of those that such a model comes back
-# to by itself in one story of eight or more.
+# comes back to by itself in one story of twelve or more. The twenty held-out
+# ones are the first in the order of their SHA-256.
 TRAINED = tuple(
     """
-    ball banana basket bear bed bench bike bird block boat bone book bowl
-    box boy bug bunny butterfly cap car castle cat chicken clock clown coin
-    cow crown doctor dragon dress drum farm fence fire flag flower fly fruit
-    gift glove hat hole horse jacket jar jet king kitten mitten monster
-    mouse park peach pear penguin phone piano pizza pond pool pumpkin puppy
-    puzzle rabbit ring rock shark sheep spider squirrel stick stone table
-    tower toy tree truck
+    ball banana basket bear bed bell bird blanket block bone book bottle
+    bowl boy bug bunny butterfly cake cap castle cat chair chicken clock
+    clown coin cow doctor dog dragon dress farm fence fire fish flag flower
+    fly fruit gift glove hole horse house jacket jet king kitten mitten
+    monster mouse park peach pear phone pizza pond pot pumpkin puppy puzzle
+    rabbit rock sheep ship spider squirrel stick stone tower tree
     """.split()
 )
 HELD_OUT = tuple(
     """
-    bell blanket bottle bridge cake chair dog fish house picture pot ship
-    swing
+    bench bike boat box bridge car crown drum hat jar penguin piano picture
+    pool ring shark swing table toy truck
     """.split()
 )
 
