@@ -28,7 +28,7 @@ def get_config() -> schema.ExperimentConfig:
       steps=90,
       time_limit_s=300.0,
       mesh=schema.MeshConfig(data=-1),
-      model=schema.ModelConfig(path=str(ASSETS), remat=False),
+      model=schema.ModelConfig(path=str(ASSETS), remat='none'),
       environment=schema.EnvironmentConfig(
           target='rl_tpu.environments.arithmetic_tools:ArithmeticTools',
           settings={'problems': PROBLEMS},

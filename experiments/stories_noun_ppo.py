@@ -48,7 +48,7 @@ def get_config() -> schema.ExperimentConfig:
       mesh=schema.MeshConfig(data=-1),
       model=schema.ModelConfig(
           chat_template=str(TEMPLATE),
-          remat=False,
+          remat='none',
           # Coming back to a word is attention's work; the rest of the model
           # could only learn the trained nouns by heart.
           lora=schema.LoraConfig(

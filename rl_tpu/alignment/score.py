@@ -12,6 +12,7 @@ from rl_tpu.models import actor
 from rl_tpu.models import config as config_lib
 from rl_tpu.models import decode
 from rl_tpu.models import decoder
+from rl_tpu.models import execution as execution_lib
 from rl_tpu.types import batch as batch_lib
 
 
@@ -82,6 +83,7 @@ def trainer_logp(
     temperature: float,
 ) -> jax.Array:
   """logp_BT by the training forward pass, as in `actor`."""
+  execution = execution_lib.Execution(dtype=dtype)
   return actor.logp_and_entropy(
-      params, config, rows, temperature=temperature, dtype=dtype
+      params, config, rows, temperature=temperature, execution=execution
   )[0]

@@ -83,7 +83,9 @@ class ModelConfig:
     chat_template: file with the chat template, in jinja2; empty takes the
       folder's own. A model that only writes text on has none.
     dtype: dtype of activations: float32 or bfloat16. Parameters are float32.
-    remat: recompute layer activations in the backward pass.
+    remat: what the backward pass computes again: none (every matrix product is
+      kept), attention (all but each layer's input and its attention), layer
+      (all but each layer's input).
     logits_chunk: tokens whose logits exist at once; no [B, T, V] array does.
     lora: low-rank adapters.
   """
@@ -91,7 +93,7 @@ class ModelConfig:
   path: str = ''
   chat_template: str = ''
   dtype: str = 'float32'
-  remat: bool = True
+  remat: str = 'layer'
   logits_chunk: int = 2048
   lora: LoraConfig = LoraConfig()
 

@@ -157,6 +157,9 @@ def _check_multiple(name: str, value: int, parts: int, where: str) -> None:
 
 def _check_model(config: schema.ExperimentConfig) -> None:
   checks.one_of('model.dtype', config.model.dtype, 'float32', 'bfloat16')
+  checks.one_of(
+      'model.remat', config.model.remat, 'none', 'attention', 'layer'
+  )
   checks.at_least('model.logits_chunk', config.model.logits_chunk, 1)
   template = config.model.chat_template
   checks.require(

@@ -75,6 +75,7 @@ class Learner:
         temperature=temperature,
         objective=objective,
         critic=critic,
+        mesh=mesh,
     )
     self._shares = critic.sharing == 'shared_backbone'
     self._adapts = decoder_config.lora is not None

@@ -18,6 +18,7 @@ from rl_tpu.models import actor as actor_lib
 from rl_tpu.models import config as model_config
 from rl_tpu.models import critic as critic_lib
 from rl_tpu.models import decoder
+from rl_tpu.models import execution as execution_lib
 from rl_tpu.types import batch as batch_lib
 from rl_tpu.types import sums
 
@@ -47,6 +48,7 @@ class Networks:
     temperature: the sampler's, under which all log-probabilities are.
     objective: the actor's objective.
     critic: head, frozen parameters and value clip.
+    mesh: where they run.
   """
 
   decoder: model_config.DecoderConfig
@@ -54,6 +56,14 @@ class Networks:
   temperature: float
   objective: objective.Settings
   critic: schema.CriticConfig
+  mesh: jax.sharding.Mesh | None = None
+
+  @property
+  def execution(self) -> execution_lib.Execution:
+    """How every forward pass runs."""
+    return execution_lib.Execution(
+        dtype=self.model.dtype, remat=self.model.remat, mesh=self.mesh
+    )
 
   @property
   def bins(self) -> int | None:
@@ -99,7 +109,7 @@ class Networks:
         params,
         self.decoder,
         rows,
-        dtype=self.model.dtype,
+        execution=self.execution,
         temperature=self.temperature,
         logits_chunk=self.model.logits_chunk,
     )[0]
@@ -111,7 +121,7 @@ class Networks:
         self.decoder,
         rows,
         value_range=self.value_range,
-        dtype=self.model.dtype,
+        execution=self.execution,
     )
 
   # --- losses --------------------------------------------------------------
@@ -159,8 +169,7 @@ class Networks:
         rows.token_BT,
         rows.position_BT,
         rows.segment_BT,
-        dtype=self.model.dtype,
-        remat=self.model.remat,
+        execution=self.execution,
     )
 
   def _policy(self, params, part, hidden_BTD=None):

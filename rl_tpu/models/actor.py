@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from rl_tpu.models import attention
 from rl_tpu.models import config as config_lib
 from rl_tpu.models import decoder
+from rl_tpu.models import execution as execution_lib
 from rl_tpu.models import matrix
 from rl_tpu.types import batch as batch_lib
 
@@ -18,8 +19,7 @@ def logp_and_entropy(
     rows: batch_lib.Rows,
     *,
     temperature: float,
-    dtype: str = 'float32',
-    remat: bool = False,
+    execution: execution_lib.Execution = execution_lib.Execution(),
     logits_chunk: int = 2048,
 ) -> tuple[jax.Array, jax.Array]:
   """log pi(x_p | x_<p) and the entropy it was drawn under (L5, L16).
@@ -29,8 +29,7 @@ def logp_and_entropy(
     config: its settings.
     rows: packed token rows.
     temperature: divides the logits; the same as in sampling (K14).
-    dtype: dtype of activations; logits are float32 all the same (K15).
-    remat: recompute layers in the backward pass.
+    execution: how the layers run; logits are float32 in every dtype (K15).
     logits_chunk: tokens whose logits exist at once.
 
   Returns:
@@ -46,8 +45,7 @@ def logp_and_entropy(
       rows.token_BT,
       rows.position_BT,
       rows.segment_BT,
-      dtype=dtype,
-      remat=remat,
+      execution=execution,
   )
   return from_hidden(
       params,

@@ -8,6 +8,7 @@ import numpy as np
 
 from rl_tpu.models import config as config_lib
 from rl_tpu.models import decoder
+from rl_tpu.models import execution as execution_lib
 from rl_tpu.types import batch as batch_lib
 
 # The range [vmin, vmax] of a head over bins (C11); None is a linear head.
@@ -99,8 +100,7 @@ def hidden(
     config: config_lib.DecoderConfig,
     rows: batch_lib.Rows,
     *,
-    dtype: str = 'float32',
-    remat: bool = False,
+    execution: execution_lib.Execution = execution_lib.Execution(),
 ) -> jax.Array:
   """What the head reads: at q the state after x_q."""
   return decoder.hidden(
@@ -109,8 +109,7 @@ def hidden(
       rows.token_BT,
       rows.position_BT,
       rows.segment_BT,
-      dtype=dtype,
-      remat=remat,
+      execution=execution,
   )
 
 
@@ -120,11 +119,10 @@ def value_head(
     rows: batch_lib.Rows,
     *,
     value_range: ValueRange = None,
-    dtype: str = 'float32',
-    remat: bool = False,
+    execution: execution_lib.Execution = execution_lib.Execution(),
 ) -> jax.Array:
   """head_BT float32: at q the value of the state after x_q, V_{q+1} (V0)."""
-  hidden_BTD = hidden(params, config, rows, dtype=dtype, remat=remat)
+  hidden_BTD = hidden(params, config, rows, execution=execution)
   out = from_hidden(params['value_head'], hidden_BTD)
   return out if value_range is None else expected(out, value_range)
 

@@ -16,12 +16,17 @@ import numpy as np
 from rl_tpu.models import attention
 from rl_tpu.models import blocks
 from rl_tpu.models import config as config_lib
+from rl_tpu.models import execution as execution_lib
 from rl_tpu.models import rotary
 from rl_tpu.types import shapes
 
 Params = dict[str, Any]
-# Kept for the backward pass without remat: the results of matrix products.
-SAVED = ('heads', 'middle', 'mlp', *attention.SAVED)
+# Kept for the backward pass beside a layer's input, by `Execution.remat`.
+SAVED = {
+    'none': ('heads', 'middle', 'mlp', *attention.SAVED),
+    'attention': attention.SAVED,
+    'layer': (),
+}
 # A mixture's leading layers without experts are a stack of their own.
 STACKS = ('dense_layers', 'layers')
 
@@ -163,8 +168,7 @@ def hidden(
     position_BT: jax.Array,
     segment_BT: jax.Array,
     *,
-    dtype: str = 'float32',
-    remat: bool = False,
+    execution: execution_lib.Execution = execution_lib.Execution(),
 ) -> jax.Array:
   """Normed hidden state of every position.
 
@@ -174,29 +178,32 @@ def hidden(
     token_BT: token ids, valid ids in padding too.
     position_BT: position inside the segment.
     segment_BT: segment id, -1 in padding; attention stays inside one id (P1).
-    dtype: dtype of the activations.
-    remat: keep only the layers' inputs for the backward pass.
+    execution: dtype of the activations, what is recomputed, where it runs.
 
   Returns:
-    hidden_BTD in `dtype`: at q it has read x_0..x_q of its segment.
+    hidden_BTD in its dtype: at q it has read x_0..x_q of its segment.
   """
   shapes.check_shapes(
       token_BT=token_BT, position_BT=position_BT, segment_BT=segment_BT
   )
   # Matrices see one axis of tokens (B times T): with two, the compiler would
   # transpose wide arrays for their gradients.
-  x_TD = embed(params, config, token_BT.reshape(-1), dtype)
+  x_TD = embed(params, config, token_BT.reshape(-1), execution.dtype)
+  x_TD = execution.spread_tokens(x_TD)
   for name, numbers in stacks(config).items():
-    layer, kind_L = _layer(config, name, numbers, position_BT, segment_BT)
-    policies = jax.checkpoint_policies
-    policy = policies.save_only_these_names(*SAVED) if not remat else None
+    layer, kind_L = _layer(
+        config, name, numbers, position_BT, segment_BT, execution
+    )
+    policy = jax.checkpoint_policies.save_only_these_names(
+        *SAVED[execution.remat]
+    )
     layer = jax.checkpoint(layer, prevent_cse=False, policy=policy)
     x_TD, _ = jax.lax.scan(layer, x_TD, (params[name], kind_L))
   B, T = token_BT.shape
   return final_norm(params, config, x_TD).reshape(B, T, -1)
 
 
-def _layer(config, name, numbers, position_BT, segment_BT):
+def _layer(config, name, numbers, position_BT, segment_BT, execution):
   """A layer as a scan's body, and its kind of each layer as the input."""
   B, T = segment_BT.shape
   graph = _block_graph(config, is_mixture(config, name))
@@ -218,7 +225,8 @@ def _layer(config, name, numbers, position_BT, segment_BT):
         softcap=config.attention_softcap,
         window=window,
     )
-    return block.merge(x_TD, attended.reshape(query.shape)), None
+    x_TD = block.merge(x_TD, attended.reshape(query.shape))
+    return execution.spread_tokens(x_TD), None
 
   return layer, kind_L
 

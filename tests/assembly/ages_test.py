@@ -118,7 +118,7 @@ class BehaviourKlTest(absltest.TestCase):
     learner = learner_lib.Learner(
         MODEL,
         mesh_lib.make_mesh(schema.MeshConfig(), jax.devices()[:1]),
-        model=schema.ModelConfig(remat=False),
+        model=schema.ModelConfig(remat='none'),
         temperature=1.0,
         objective=objective.Settings(),
         gae_config=schema.GaeConfig(),

@@ -63,7 +63,7 @@ def make_learner(**critic) -> tuple[learner_lib.Learner, object]:
   learner = learner_lib.Learner(
       MODEL,
       mesh,
-      model=schema.ModelConfig(remat=False, logits_chunk=2048),
+      model=schema.ModelConfig(remat='none', logits_chunk=2048),
       temperature=1.0,
       objective=objective.Settings(),
       gae_config=schema.GaeConfig(),

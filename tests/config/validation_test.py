@@ -51,6 +51,7 @@ class ValidationTest(parameterized.TestCase):
       ('mesh.fsdp=0', 'mesh.fsdp=0'),
       ('mesh.fsdp=-1', 'mesh.data and mesh.fsdp=-1'),
       ('model.dtype=float16', 'model.dtype='),
+      ('model.remat=true', 'model.remat='),
       ('model.logits_chunk=0', 'model.logits_chunk=0'),
       ('model.chat_template=gone.jinja', "model.chat_template='gone.jinja'"),
       ('model.lora.rank=-1', 'model.lora.rank=-1'),

@@ -34,7 +34,7 @@ def gradient(scores, *, kl=schema.KlConfig(), loss=schema.LossConfig()):
   made = learner_lib.Learner(
       MODEL,
       mesh_lib.make_mesh(schema.MeshConfig(), jax.devices()[:1]),
-      model=schema.ModelConfig(remat=False, logits_chunk=64),
+      model=schema.ModelConfig(remat='none', logits_chunk=64),
       temperature=1.0,
       objective=objective.Settings(kl=kl, loss=loss),
       gae_config=schema.GaeConfig(),

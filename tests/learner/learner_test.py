@@ -53,7 +53,7 @@ def learner(devices: int) -> learner_lib.Learner:
   return learner_lib.Learner(
       MODEL,
       mesh,
-      model=schema.ModelConfig(remat=False, logits_chunk=64),
+      model=schema.ModelConfig(remat='none', logits_chunk=64),
       temperature=1.0,
       objective=objective.Settings(
           kl=schema.KlConfig(in_='loss', estimator='k2', coef=0.1),

@@ -22,7 +22,7 @@ def make(devices: int, **critic) -> learner_lib.Learner:
   return learner_lib.Learner(
       MODEL,
       mesh_lib.make_mesh(schema.MeshConfig(), jax.devices()[:devices]),
-      model=schema.ModelConfig(remat=False),
+      model=schema.ModelConfig(remat='none'),
       temperature=1.0,
       objective=objective.Settings(),
       gae_config=schema.GaeConfig(),

@@ -38,7 +38,7 @@ def learner(
   return learner_lib.Learner(
       golden_model.CONFIG,
       mesh_lib.make_mesh(schema.MeshConfig(), jax.devices()),
-      model=schema.ModelConfig(remat=False, logits_chunk=256),
+      model=schema.ModelConfig(remat='none', logits_chunk=256),
       temperature=1.0,
       objective=objective.Settings(
           policy=schema.PolicyConfig(loss=loss, correction=correction),

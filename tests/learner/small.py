@@ -46,7 +46,7 @@ def learner(
   return learner_lib.Learner(
       MODEL,
       mesh_lib.make_mesh(schema.MeshConfig(), jax.devices()[:devices]),
-      model=schema.ModelConfig(remat=False),
+      model=schema.ModelConfig(remat='none'),
       temperature=1.0,
       objective=objective.Settings(**settings),
       gae_config=gae,

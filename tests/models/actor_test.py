@@ -12,6 +12,7 @@ import numpy as np
 
 from rl_tpu.models import actor
 from rl_tpu.models import decoder
+from rl_tpu.models import execution
 from tests.models import cases
 
 
@@ -27,7 +28,7 @@ def measure(
       rows,
       temperature=temperature,
       logits_chunk=logits_chunk,
-      dtype=dtype,
+      execution=execution.Execution(dtype=dtype),
   )
 
 

@@ -11,13 +11,18 @@ import numpy as np
 from rl_tpu.models import actor
 from rl_tpu.models import critic
 from rl_tpu.models import decoder
+from rl_tpu.models import execution
 from tests.models import cases
 
 
 @functools.partial(jax.jit, static_argnames=('config', 'remat', 'dtype'))
-def logp(params, config, rows, remat=False, dtype='float32'):
+def logp(params, config, rows, remat='none', dtype='float32'):
   return actor.logp_and_entropy(
-      params, config, rows, temperature=1.0, remat=remat, dtype=dtype
+      params,
+      config,
+      rows,
+      temperature=1.0,
+      execution=execution.Execution(dtype=dtype, remat=remat),
   )[0]
 
 
@@ -173,14 +178,15 @@ class DecoderTest(parameterized.TestCase):
         alone,
     )
 
-  def test_remat_changes_no_number(self):
+  @parameterized.parameters('attention', 'layer')
+  def test_remat_changes_no_number(self, remat):
     rows = cases.rows([cases.ids(1, 20)], length=20)
 
     def loss(params, remat):
       return jnp.sum(logp(params, self.config, rows, remat=remat))
 
-    kept = jax.value_and_grad(loss)(self.params, False)
-    recomputed = jax.value_and_grad(loss)(self.params, True)
+    kept = jax.value_and_grad(loss)(self.params, 'none')
+    recomputed = jax.value_and_grad(loss)(self.params, remat)
     jax.tree.map(
         lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5, rtol=1e-5),
         kept,

@@ -85,7 +85,7 @@ class GradientTest(parameterized.TestCase):
     made = learner_lib.Learner(
         model.config,
         mesh_lib.make_mesh(schema.MeshConfig(), jax.devices()[:1]),
-        model=schema.ModelConfig(remat=False),
+        model=schema.ModelConfig(remat='none'),
         temperature=1.0,
         objective=objective.Settings(
             clip=schema.ClipConfig(*parity_models.CLIP), **_OBJECTIVES[name]
