@@ -169,6 +169,16 @@ def _check_data(values: Values, phase: Phase) -> int:
   return checking_data.run(values, console())
 
 
+def _config(values: Values, phase: Phase) -> int:
+  del phase  # Reading is all it does: a ValueError is about the settings.
+  config = loading.load_experiment(values['experiment'])
+  config = overrides.apply(config, values['set'])
+  # No more: the model may be on another machine.
+  validation.check_types(config)
+  print(json.dumps(loading.to_dict(config), indent=2))
+  return 0
+
+
 def _export(values: Values, phase: Phase) -> int:
   return folders.export(values, phase.begin, console())
 
@@ -250,6 +260,12 @@ VERBS = (
         "reads a file of tasks and names the rows that can't be used.",
         checking_data.FLAGS,
         _check_data,
+    ),
+    Verb(
+        'config',
+        'prints the settings of an experiment as JSON, overrides applied.',
+        (_EXPERIMENT, _SET),
+        _config,
     ),
     Verb(
         'export',

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import pathlib
+import shutil
 import signal
 import subprocess
 import sys
@@ -155,6 +156,17 @@ class CommandTest(parameterized.TestCase):
     self.assertEqual(done.returncode, 2)
     self.assertEqual(done.stdout, '')
     self.assertLen(done.stderr.splitlines(), 1)
+
+  def test_config_prints_the_settings_with_overrides(self):
+    shutil.rmtree(self.model)  # It may be where the run will be.
+    word = f'--experiment={self.experiment}'
+    code, out, _ = call('config', word, '--set=mesh.fsdp=4')
+    self.assertEqual(code, 0)
+    printed = json.loads(out)
+    self.assertEqual(printed['name'], 'tiny')
+    self.assertEqual(printed['mesh']['fsdp'], 4)
+    self.assertEqual(printed['model']['path'], str(self.model))
+    self.assertIn('mesh.fsdp', self.refused('config', word, '--set=mesh.fsp=4'))
 
   def test_help_is_exit_code_0(self):
     code, out, err = call('--help')
