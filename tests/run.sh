@@ -3,7 +3,8 @@
 #
 #   bash tests/run.sh [core|tpu|sandbox|adapters|launch|all] [pytest arguments]
 #
-# core is everything outside the folders of the other groups. A group that has
+# core is everything outside the folders of the other groups. launch needs xpk,
+# which gets an environment of its own (.venv-launch). A group that has
 # no folder yet is named; that is a failure unless `all` was asked for. Without
 # pytest arguments core runs in up to four processes, one for each core.
 set -euo pipefail
@@ -23,9 +24,26 @@ extras=(test)
 if [[ "$group" == adapters || "$group" == all ]]; then
   extras+=(data gguf)
 fi
+if [[ "$group" == launch || "$group" == all ]]; then
+  extras+=(tpu)
+fi
 bash launch/setup.sh "${extras[@]}"
 
 pytest=(.venv/bin/python -m pytest -q)
+
+# xpk pins versions that the trainer must not have: it lives apart, as a user
+# would install it.
+install_launch_tools() {
+  local wanted=tests/launch/requirements.txt
+  if cmp --silent "$wanted" .venv-launch/installed.txt; then
+    return
+  fi
+  echo "installing xpk and kubernetes-validate into .venv-launch (once)"
+  .venv/bin/python -m venv --clear .venv-launch
+  .venv-launch/bin/python -m pip --disable-pip-version-check install --quiet \
+    --no-deps --no-compile -r "$wanted"
+  cp "$wanted" .venv-launch/installed.txt
+}
 
 run_core() {
   local skipped=()
@@ -46,6 +64,9 @@ run_other() {
     echo "tests/run.sh: there is no group '$name' yet (no folder tests/$name)."
     [[ "$group" == "all" ]]
     return
+  fi
+  if [[ "$name" == launch ]]; then
+    install_launch_tools
   fi
   "${pytest[@]}" "tests/$name" "$@"
 }
