@@ -9,7 +9,6 @@ from collections.abc import Mapping
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 # Made by tests/run.sh.
 VENV = ROOT / '.venv-launch' / 'bin'
-QUIET = {'TELEMETRY_ENABLED': 'false', 'DEPENDENCY_AUTO_DOWNLOAD': 'false'}
 # For the TPU compiler on a machine without one.
 COMPILER = {
     'JAX_PLATFORMS': 'cpu',
@@ -17,12 +16,23 @@ COMPILER = {
     'TPU_WORKER_HOSTNAMES': 'localhost',
     'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',
 }
+EXPERIMENT = 'experiments/ppo.py'
+# What every launcher needs.
+FLAGS = (
+    f'--experiment={EXPERIMENT}',
+    '--workdir=gs://bucket/runs/first',
+    '--docker-image=us-docker.pkg.dev/p/rl/rl:1',
+)
+PROGRAM = [
+    'python', '-m', 'rl_tpu', 'train', f'--experiment={EXPERIMENT}',
+    '--workdir=gs://bucket/runs/first',
+]
 
 
 def run(
     *command: str, env: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess:
-  """Runs a command in the repository; nothing is asked for on a terminal."""
+  """Runs a command in the repository; nothing can be asked on a terminal."""
   return subprocess.run(
       command,
       env=os.environ | (env or {}),
@@ -38,3 +48,21 @@ def python(
 ) -> subprocess.CompletedProcess:
   """Runs the trainer's Python."""
   return run(sys.executable, *words, env=env)
+
+
+def xpk(*words: str, home: str) -> subprocess.CompletedProcess:
+  """Runs xpk, which writes to its home and must not call its makers."""
+  env = {
+      'HOME': home,
+      'PATH': f'{VENV}:{os.environ["PATH"]}',
+      'TELEMETRY_ENABLED': 'false',
+      'DEPENDENCY_AUTO_DOWNLOAD': 'false',
+      # Installed uncompiled: the first run compiles what it imports.
+      'PYTHONDONTWRITEBYTECODE': '',
+  }
+  return run('xpk', *words, env=env)
+
+
+def environment(container: Mapping[str, object]) -> dict[str, str]:
+  """The variables of a container that have a value."""
+  return {e['name']: e['value'] for e in container['env'] if 'value' in e}
