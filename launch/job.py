@@ -21,6 +21,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 _NAME = re.compile(r'[a-z]([-a-z0-9]{0,37}[a-z0-9])?')
 _BUCKET = re.compile(r'gs://[a-z0-9][-a-z0-9._]+[a-z0-9](/.*)?')
 _VARIABLE = re.compile(r'([A-Za-z_][A-Za-z0-9_]*)=(.*)')
+_ZONE = re.compile(r'[a-z]+-[a-z]+[0-9]+-[a-z]')
 _STEPS = re.compile(r'([1-9][0-9]*)-([1-9][0-9]*)')
 
 
@@ -133,6 +134,18 @@ def read(
           )),
       )),
   )
+
+
+def check_zone(zone: str) -> None:
+  """Refuses what is no zone, a region above all.
+
+  Raises:
+    ValueError: with an example.
+  """
+  if not _ZONE.fullmatch(zone):
+    raise ValueError(
+        f'--zone={zone}: a zone is a region and a letter, such as us-east5-a.'
+    )
 
 
 def host_environment(workdir: str) -> dict[str, str]:

@@ -20,7 +20,6 @@ INSTALL = 'pipx install xpk==1.16.0'
 # GKE has it, but xpk 1.16.0 starts at eight chips.
 _NOT_IN_XPK = 'v5litepod-4'
 _CLUSTER = re.compile(r'[a-z]([-a-z0-9]{0,38}[a-z0-9])?')
-_ZONE = re.compile(r'[a-z]+-[a-z]+\d+-[a-z]')
 
 
 def add_cluster_flags(parser: commandline.Parser) -> None:
@@ -45,10 +44,8 @@ def cluster_words(
         f'--cluster={values.cluster}: no cluster has such a name; it is at most'
         ' 40 lower-case letters, digits and hyphens, a letter first.'
     )
-  if values.zone and not _ZONE.fullmatch(values.zone):
-    raise ValueError(
-        f'--zone={values.zone}: a zone is written like us-east5-a.'
-    )
+  if values.zone:
+    job_lib.check_zone(values.zone)
   if job.part.accelerator_type == _NOT_IN_XPK:
     raise ValueError(
         f'--tpu-type={_NOT_IN_XPK}: xpk has no such type; use launch.jobset.'
