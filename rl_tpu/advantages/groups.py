@@ -55,13 +55,11 @@ class Member:
     rollout_id: its id.
     key: what has to agree for two returns to be comparable (E7).
     group: the group it was sampled in; mismatches are counted inside it.
-    value: its return (E2).
   """
 
   rollout_id: str
   key: Hashable
   group: Hashable
-  value: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)

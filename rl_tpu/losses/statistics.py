@@ -25,7 +25,6 @@ Stats = dict[str, Any]
 # The rows of `strata_table`: token types, tenths, powers of two (L19).
 POSITIONS = 10
 LENGTHS = 24
-STRATA = len(token_types.NAMES) + POSITIONS + LENGTHS
 # Its columns.
 STRATA_FIGURES = (
     'count',
@@ -170,7 +169,7 @@ def _largest(value_BT: jax.Array) -> jax.Array:
 
 
 def _strata(columns, mask_BT, strata: batch_lib.Strata) -> jax.Array:
-  """Sums of every figure by type, tenth and length, [STRATA, figures]."""
+  """Sums of every figure by type, tenth and length, [strata, figures]."""
   member = jnp.concatenate(
       [
           jax.nn.one_hot(ids_BT, size, axis=0, dtype=jnp.float32)

@@ -312,6 +312,7 @@ def task_hash(task_id: str) -> float:
 
 
 def _counts(flat, grid, rollouts, dropped_R, weights) -> dict[str, float]:
+  # A batch without rollouts has rows all the same (K16).
   real, padded = len(flat.rollout), grid.shape[0] * grid.shape[1]
   whole = np.asarray(
       [len(r.segments) == r.num_segments for r in rollouts], bool
@@ -322,9 +323,9 @@ def _counts(flat, grid, rollouts, dropped_R, weights) -> dict[str, float]:
       'rollouts': len(rollouts),
       'real_tokens': real,
       'padded_tokens': padded,
-      'waste': 1.0 - real / padded if padded else 0.0,
+      'waste': 1.0 - real / padded,
       'action_tokens': int(flat.is_action.sum()),
-      'action_share': float(flat.is_action.sum()) / padded if padded else 0.0,
+      'action_share': float(flat.is_action.sum()) / padded,
       'policy_tokens': int((weights[0] > 0).sum()),
       'critic_tokens': int((weights[1] > 0).sum()),
       'reward/before_action': float(dropped_R[whole].sum()),

@@ -16,11 +16,12 @@ class Rows(NamedTuple):
 
   Attributes:
     token_BT: int32 token ids; padding holds a valid id.
-    position_BT: int32, restarts at 0 in every segment (P1).
+    position_BT: int32, restarts at 0 in every segment (P1); 0 in padding.
     segment_BT: int32 dense segment id in the batch, -1 in padding. Attention
       stays inside one id.
     action_mask_BT: bool, role A or S: the policy sampled the token.
-    behaviour_logp_BT: float32 log-probability it was drawn with (R5).
+    behaviour_logp_BT: float32 log-probability it was drawn with (R5); 0 off the
+      actions.
     support_BTM: int32 ids that the token could have been drawn from, -1 behind
       them; all -1 is the whole vocabulary. None where no token was truncated.
   """
@@ -71,7 +72,8 @@ class Joins(NamedTuple):
     bootstrap_R: bool, the end is bootstrapped.
     score_R: float32 terminal reward in use; 0 where none is (G6, T2).
     included_R: bool, rollout is in either batch; others come out as 0 (G12).
-    decays_R: float32 number of decaying transitions, N of G11.
+    decays_R: float32 number of decaying transitions, N of G11; 1 in the table's
+      padding.
     source_R: int32 dense id of the task source (G17).
   """
 

@@ -345,6 +345,17 @@ class PartitionTest(absltest.TestCase):
           {'a': 1.0}, [('a',)], estimator='ppo', eps=0.0, std_floor=0.0
       )
 
+  def test_E7_two_conditions_are_a_mismatch(self):
+    members = [groups.Member(i, key, 'g') for i, key in zip('abcd', 'xyxy')]
+    parts = groups.partition(members, min_size=2)
+    self.assertEqual(parts.subgroups, (('a', 'c'), ('b', 'd')))
+    self.assertEqual((parts.incomplete, parts.num_keys), ((), 2))
+    parts = groups.partition(members, min_size=2, on_mismatch='drop')
+    self.assertEqual(parts.subgroups, ())
+    self.assertEqual(parts.incomplete, ('a', 'c', 'b', 'd'))
+    with self.assertRaisesRegex(ValueError, '2 different'):
+      groups.partition(members, min_size=2, on_mismatch='error')
+
   def test_E7_a_larger_minimum_excludes_a_pair(self):
     members = [groups.Member(i, 'k', 'g') for i in 'ab']
     parts = groups.partition(members, min_size=3)

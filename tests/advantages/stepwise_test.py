@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from rl_tpu.advantages import groups
 from rl_tpu.advantages import stepwise
 from rl_tpu.config import schema
+from rl_tpu.rollout import admission
 from tests import golden_io
 from tests import group_cases
 
@@ -167,6 +168,15 @@ class ProcessTest(absltest.TestCase):
     table = group_cases.build(admitted).actions
     np.testing.assert_array_equal(table.is_step_J, [False, True] * 2)
 
+  def test_E5_what_was_earned_before_the_first_action_is_no_step(self):
+    places = [(0, 0, 0.0), (0, 2, 0.0)]
+    made = group_cases.member(
+        'a', [Turn(1), Turn(1)], 0.0, reward_components={'step': places}
+    )
+    table = group_cases.build(admission.admit_all([made])).actions
+    # The second place is the observation after the first action.
+    np.testing.assert_array_equal(table.is_step_J, [True, False])
+
   def test_E5_equal_steps_are_exactly_no_advantage(self):
     turns = [Turn(2, 0.3), Turn(1, 0.3)]
     found = group_cases.advantages(
@@ -221,6 +231,36 @@ class GigpoTest(parameterized.TestCase):
     # Returns 1 and 0 are 0.5 from their mean; so are they in state s.
     np.testing.assert_allclose(found['a'], [1.0, 0.5])
     np.testing.assert_allclose(found['b'], [-1.0, -0.5])
+
+  def test_E6_states_are_numbered_and_one_without_a_name_is_not(self):
+    turns = [Turn(1, None, state) for state in ('s', None, 't', 's')]
+    made = group_cases.member('a', turns, 0.0)
+    table = group_cases.build(admission.admit_all([made])).actions
+    np.testing.assert_array_equal(table.anchor_U, [0, -1, 1, 0])
+
+  @parameterized.parameters('process', 'gigpo')
+  def test_E5_E6_a_comparison_without_actions_ends_none(self, estimator):
+    # Rollouts 0 and 1 have one action each, 2 and 3 none.
+    table = stepwise.ActionTable(
+        place_J=np.asarray([4, 6]),
+        rollout_J=np.asarray([0, 1]),
+        turn_J=np.asarray([0, 1]),
+        reward_J=np.asarray([1.0, 0.0]),
+        is_step_J=np.asarray([True, True]),
+        anchor_U=np.asarray([-1, -1]),
+    )
+    subgroups = [(2, 3), (0, 1)]
+    if estimator == 'process':
+      found = stepwise.process_actions(
+          table, subgroups, eps=0.0, std_floor=1e-6
+      )
+    else:
+      found = stepwise.gigpo_actions(
+          table, subgroups, return_R=np.asarray([1.0, 0.0, 9.0, 5.0]),
+          score_R=np.zeros(4), config=schema.GigpoConfig(), std_floor=1e-6,
+      )
+    # 1 and 0 are half from their mean, and so is the deviation.
+    np.testing.assert_allclose(found, [1.0, -1.0])
 
   def test_E6_the_same_state_of_another_snapshot_is_another_state(self):
     # Split by E7 into pairs; in each pair both turns share a state. With

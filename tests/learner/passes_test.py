@@ -141,6 +141,68 @@ def _one_pass(params, rows, place, member, columns, *, name):
   return jax.value_and_grad(loss)(params)
 
 
+class PlanTest(parameterized.TestCase):
+
+  @parameterized.parameters('mis', 'dis')
+  def test_L10_L20_weights_without_the_gated_tokens(self, gate):
+    # Rollouts of 3 and 2 trained tokens and one place of padding, in two
+    # microbatches; the second and fourth token are out of range.
+    gated = np.asarray([0, 1, 0, 1, 0, 0], bool)
+    gap = np.where(gated, np.float32(np.log(9.0)), np.float32(0.0))
+    zero = np.zeros(3, np.float32)
+    weight = np.asarray([0.2] * 5 + [0.0], np.float32)
+    segment = np.asarray([0, 0, 0, 1, 1, -1], np.int32)
+    parts, logps = [], []
+    for here in (slice(0, 3), slice(3, 6)):
+      row = lambda x: jnp.asarray(x[None])
+      rows = batch_lib.Rows(
+          row(zero.astype(np.int32)), row(zero.astype(np.int32)),
+          row(segment[here]), row(weight[here] > 0), row(zero),
+      )
+      parts.append(
+          batch_lib.Minibatch(
+              rows, row(zero), row(zero), row(zero), row(gap[here]), row(zero),
+              row(weight[here]), row(zero),
+              origin=batch_lib.Origin(
+                  jnp.asarray([0, 1, -1]), jnp.asarray([0, 0, -1])
+              ),
+          )
+      )
+      logps.append(row(gap[here]))
+    policy = {'correction': 'mis', 'is_low': 0.5, 'is_high': 2.0}
+    settings = objective.Settings(
+        policy=schema.PolicyConfig(
+            **(policy if gate == 'mis' else {'loss': 'dis'})
+        ),
+        loss=schema.LossConfig(
+            aggregation='rollout_mean', renormalise_gated=True
+        ),
+    )
+    plans = passes.plan(parts, logps, settings=settings)
+    found = np.concatenate([np.asarray(p.weight_BT)[0] for p in plans])
+    # Two rollouts, of which 2 tokens and 1 are left.
+    np.testing.assert_allclose(found, [1 / 4, 0, 1 / 4, 0, 1 / 2, 0], 1e-6)
+
+  def test_L2_L15_a_ratio_on_the_bound_is_not_clipped(self):
+    # Bounds 0 and a policy that is the base: s is 1, on both of them. Two
+    # tokens of one rollout, A = 3 and -1: (.5 * 3 - .5 * 1) / 2 each.
+    row = lambda *x: jnp.asarray([x])
+    whole, zero = row(0, 0), row(0.0, 0.0)
+    part = batch_lib.Minibatch(
+        batch_lib.Rows(whole, whole, whole, row(True, True), zero),
+        row(3.0, -1.0), zero, zero, zero, zero, row(0.5, 0.5), zero,
+        origin=batch_lib.Origin(jnp.asarray([0]), jnp.asarray([0])),
+    )
+    (plan,) = passes.plan(
+        [part], [zero],
+        settings=objective.Settings(
+            policy=schema.PolicyConfig(loss='gspo'),
+            gspo=schema.GspoConfig(0.0, 0.0),
+        ),
+    )
+    np.testing.assert_allclose(plan.slope_BT, [[-0.5, -0.5]], rtol=1e-6)
+
+
 class PassesTest(parameterized.TestCase):
 
   @parameterized.parameters(

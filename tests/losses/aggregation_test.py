@@ -212,6 +212,22 @@ class WeightsTest(parameterized.TestCase):
     sparse = weights(mask, 3 * segment, 3 * rollout, 3 * task, mode, 7.0)
     np.testing.assert_allclose(sparse, whole, rtol=1e-6)
 
+  def test_L8_a_task_of_one_token_counts_on_the_device(self):
+    # Task 0 has 3 tokens in rollouts of 2 and 1, task 1 has one.
+    origin = batch_lib.Origin(
+        rollout_N=jnp.asarray([0, 1, 2, -1]),
+        task_R=jnp.asarray([0, 0, 1, -1]),
+    )
+    for mode, want in {
+        'task_mean': [1 / 6, 1 / 6, 1 / 2],
+        'task_rollout_mean': [1 / 8, 1 / 4, 1 / 2],
+        'rollout_mean': [1 / 6, 1 / 3, 1 / 3],
+    }.items():
+      found = aggregation.segment_weights(
+          jnp.asarray([2.0, 1.0, 1.0, 0.0]), origin, mode=mode
+      )
+      np.testing.assert_allclose(found, [*want, 0.0], rtol=1e-6, err_msg=mode)
+
   @parameterized.parameters(*aggregation.MODES)
   def test_L9_L10_all_gated_gives_0_on_the_device(self, mode):
     origin = batch_lib.Origin(

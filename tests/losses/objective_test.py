@@ -404,6 +404,26 @@ class ActorTest(parameterized.TestCase):
     # One program for all of them.
     self.assertEqual(total._cache_size(), 1)
 
+  def test_L10_a_token_dropped_by_two_gates_is_dropped(self):
+    # Ratios to the sampler 9, 9, 1; pi_old / mu is 9, 1, 9. The first is out
+    # of both ranges, each of the others out of one.
+    log9 = np.float32(np.log(9.0))
+    minibatch = minibatch_of(
+        [[0.25, 0.25, 0.5]], [[1.0] * 3],
+        base_logp_BT=np.asarray([[log9, 0.0, log9]], np.float32),
+    )
+    total, stats = objective.actor_terms(
+        jnp.asarray([[log9, log9, 0.0]]), jnp.zeros((1, 3)), minibatch,
+        settings=objective.Settings(
+            policy=schema.PolicyConfig(
+                loss='dis', correction='mis', is_low=0.5, is_high=2.0
+            )
+        ),
+    )
+    self.assertEqual(float(total), 0.0)
+    self.assertEqual(float(stats['gated_fraction'].mean), 1.0)
+    self.assertEqual(float(stats['effective_share'].mean), 0.0)
+
   @parameterized.parameters('gspo', 'seq_mis')
   def test_L20_a_two_pass_objective_needs_its_plan(self, name):
     policy = schema.PolicyConfig(loss='gspo')

@@ -39,7 +39,7 @@ def _stats(logp_BT, entropy_BT, minibatch, *, name):
 
 def run(
     ratio, advantage, *, types=None, segment=None, weight=None, entropy=None,
-    reference=None, settings='ppo',
+    reference=None, length=3, settings='ppo',
 ):
   """Statistics of one row whose base log-probabilities are 0.
 
@@ -71,7 +71,7 @@ def run(
       strata=batch_lib.Strata(
           type_BT=row(types, np.int32),
           position_BT=row(np.arange(count) % 10, np.int32),
-          length_BT=row([3] * count, np.int32),
+          length_BT=row([length] * count, np.int32),
       ),
       origin=batch_lib.Origin(
           rollout_N=np.asarray([0, 0, 1, -1], np.int32),
@@ -120,6 +120,25 @@ class StrataTest(absltest.TestCase):
     self.assertEqual(found['length', '8']['count'], 3)
     self.assertLen([name for name in found if name[0] == 'length'], 1)
 
+  def test_L19_the_last_tenth_and_the_last_length(self):
+    # The tenth token of eleven is alone in its tenth; 2^30 actions are in
+    # the last stratum, which begins at 2^23.
+    stats = run(
+        [*[1.0] * 9, 3.0, 1.0], [1.0] * 11, length=30
+    )
+    found = statistics.strata_values(stats['strata_table'])
+    self.assertEqual(found['position', '9']['count'], 1)
+    self.assertAlmostEqual(found['position', '9']['ratio'], 3.0, places=5)
+    self.assertEqual(found['length', str(2**23)]['count'], 11)
+    self.assertLen([name for name in found if name[0] == 'length'], 1)
+
+  def test_O1_effective_sample_size_of_a_stratum(self):
+    # Ratios 1 and 3: 16 / (2 * 10).
+    stats = run([1.0, 3.0], [1.0, 1.0], types=[1, 1])
+    found = statistics.strata_values(stats['strata_table'])
+    self.assertAlmostEqual(found['type', TYPES[1]]['ess_share'], 0.8, places=5)
+    self.assertNotIn('ratio_squared', found['type', TYPES[1]])
+
   def test_L6_realised_kl_by_type_and_by_rollout(self):
     stop = TYPES.index('stop')
     stats = run(
@@ -140,6 +159,10 @@ class StrataTest(absltest.TestCase):
     # Rollout 0 has segments 0 and 1, rollout 1 has segment 2.
     np.testing.assert_allclose(table[:, column], [0.25, 0.25, 0.0], rtol=1e-6)
     np.testing.assert_array_equal(table[:, 0], [2, 1, 0])
+    # Over all tokens; (.5 - .25 + .25) / 3.
+    self.assertAlmostEqual(
+        statistics.values(stats)['reference_kl_k1'], 1 / 6, places=6
+    )
 
   def test_L9_places_without_weight_enter_no_table(self):
     clean = run([1.5, 1.0], [1.0, 0.0], weight=[1.0, 0.0])
@@ -226,6 +249,29 @@ class QuantileTest(parameterized.TestCase):
   def test_no_tokens_have_no_quantile(self):
     empty = np.zeros(statistics.RATIO_BINS)
     self.assertIsNone(statistics.ratio_quantile(empty, 0.5))
+
+
+class ValuesTest(absltest.TestCase):
+
+  def test_L18_L21_counts_are_shown_under_their_prefix(self):
+    found = statistics.values({
+        'actor/ratio_saturated': (2.0, 8.0),
+        'actor/over_ratio': (3.0, 4.0),
+        'nonfinite_logits': (1.0, 2.0),
+        'actor/entropy': (1.0, 4.0),
+    })
+    self.assertEqual(
+        found,
+        {
+            'actor/ratio_saturated': 0.25,
+            'actor/ratio_saturated_count': 2.0,
+            'actor/over_ratio': 0.75,
+            'actor/over_ratio_count': 3.0,
+            'nonfinite_logits': 0.5,
+            'nonfinite_logits_count': 1.0,
+            'actor/entropy': 0.25,
+        },
+    )
 
 
 class MergeTest(absltest.TestCase):

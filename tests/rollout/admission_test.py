@@ -97,6 +97,24 @@ class RecordTest(parameterized.TestCase):
     allowed = schema.DataConfig(allow_dropped_prefix=True)
     self.assertIsNone(reason(prefix, data=allowed))
 
+  @parameterized.parameters(
+      # Tokens, actions and turns before the second segment; it has one before.
+      ((5, 2, 1), None),
+      # A prefix without an action.
+      ((5, 0, 0), None),
+      ((1, 1, 1), None),
+      # No token before it, fewer tokens than actions, fewer than nothing.
+      ((0, 0, 0), 'broken_chain'),
+      ((1, 2, 1), 'broken_chain'),
+      ((5, -1, 1), 'broken_chain'),
+  )
+  def test_T10_offsets_that_a_dropped_prefix_can_have(self, offsets, wanted):
+    names = ('global_token_offset', 'action_offset', 'turn_offset')
+    made = with_segment(rollout(), 1, **dict(zip(names, offsets)))
+    prefix = dataclasses.replace(made, segments=made.segments[1:])
+    allowed = schema.DataConfig(allow_dropped_prefix=True)
+    self.assertEqual(reason(prefix, data=allowed), wanted)
+
   def test_R6_T8_nothing_stored(self):
     made = dataclasses.replace(rollout(), segments=(), num_segments=0)
     self.assertEqual(reason(made), 'no_action_tokens')
@@ -212,6 +230,35 @@ class EndTest(parameterized.TestCase):
     rejected = reason(rollout(), reject=lambda r: r.num_segments > 1)
     self.assertEqual(rejected, 'filtered_by_user_rule')
 
+  def test_T11_a_users_rule_is_not_asked_about_an_excluded_end(self):
+    asked = []
+    made = [
+        rollout(rollout_id='r0', termination='cancelled'),
+        rollout(rollout_id='r1'),
+    ]
+    admit(made, reject=lambda r: asked.append(r.rollout_id))
+    self.assertEqual(asked, ['r1'])
+
+  def test_T11_an_excluded_end_is_named(self):
+    (discard,) = admit([rollout(termination='infra_failure')]).discards
+    self.assertEqual(discard.detail, 'end: infra_failure')
+    (discard,) = admit([rollout(terminal_reward=None)]).discards
+    self.assertEqual(discard.detail, 'no finite reward')
+
+  def test_imitation_takes_every_rollout_unscored(self):
+    made = [
+        rollout(rollout_id='r0', termination='cancelled'),
+        rollout(rollout_id='r1', terminal_reward=3.0),
+    ]
+    found = admission.admit_all(made)
+    self.assertEqual([a.rollout for a in found], made)
+    for entry in found:
+      self.assertTrue(entry.verdict.in_policy_batch)
+      self.assertTrue(entry.verdict.in_critic_batch)
+      self.assertEqual(entry.verdict.end_mode, term.EndMode.TERMINAL)
+      self.assertIsNone(entry.verdict.reason)
+      self.assertEqual((entry.score, entry.verdict.score), (0.0, 0.0))
+
   def test_K18c_a_logprob_that_is_no_number_is_named(self):
     made = rollout()
     logprob = changed(made.segments[0].behaviour_logprob, 2, np.nan)
@@ -319,6 +366,32 @@ class LedgerTest(absltest.TestCase):
     again = ledger.Ledger.from_state(book.state())
     self.assertEqual(again, book)
     self.assertEqual(again.figures()['rollout/discarded'], 2.0)
+
+  def test_A5_shares_of_every_reason(self):
+    reasons = [reason.value for reason in term.DiscardReason]
+    self.assertEqual(ledger.Ledger().shares(), dict.fromkeys(reasons, 0.0))
+    book = ledger.Ledger()
+    book.start(1)
+    book.record(admit([rollout(termination='cancelled')]))
+    self.assertEqual(
+        book.shares(), {**dict.fromkeys(reasons, 0.0), 'cancelled': 1.0}
+    )
+
+  def test_A5_discards_by_reason_and_kind_of_end(self):
+    book = ledger.Ledger()
+    book.start(3)
+    book.record(admit([
+        rollout(rollout_id='r0', terminal_reward=None),
+        rollout(rollout_id='r1', terminal_reward=None),
+        rollout(
+            rollout_id='r2', terminal_reward=None, termination='policy_stop'
+        ),
+    ]))
+    self.assertEqual(
+        book.discarded_by_kind,
+        {'reward_missing/success': 2, 'reward_missing/policy_stop': 1},
+    )
+    self.assertEqual(book.discarded, {'reward_missing': 3})
 
   def test_A5_a_lost_rollout_is_noticed(self):
     book = ledger.Ledger()

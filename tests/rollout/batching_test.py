@@ -1,5 +1,6 @@
 """Packing, weights, masks and inspection of a batch (P1-P5, L8, C7, K36)."""
 
+import dataclasses
 import itertools
 
 import numpy as np
@@ -10,7 +11,9 @@ from rl_tpu.config import schema
 from rl_tpu.losses import aggregation
 from rl_tpu.rollout import admission
 from rl_tpu.rollout import batching
+from rl_tpu.rollout import joins as joins_lib
 from rl_tpu.rollout import packing
+from rl_tpu.types import support as support_lib
 from rl_tpu.types import termination as term
 from tests import golden_io
 from tests import synthetic
@@ -128,6 +131,7 @@ class LayoutTest(parameterized.TestCase):
     self.assertEqual(batch.counts['real_tokens'], 30)
     self.assertAlmostEqual(batch.counts['waste'], 1 - 30 / 64)
     self.assertEqual(batch.counts['action_tokens'], 8)
+    self.assertEqual(batch.counts['action_share'], 8 / 64)
 
   def test_L17_P5_a_rollout_stays_in_its_minibatch(self):
     batch = build(randoms(3, 7), minibatches=3, rows=2)
@@ -167,6 +171,13 @@ class LayoutTest(parameterized.TestCase):
     }
     self.assertLessEqual(len(shapes), 2)
 
+  @parameterized.parameters(
+      (0, 1024), (1, 1024), (1024, 1024), (1025, 2048), (2048, 2048),
+      (2049, 4096),
+  )
+  def test_a_table_is_padded_to_a_power_of_two(self, count, size):
+    self.assertEqual(joins_lib.table_size(count), size)
+
   def test_membership_and_order_are_those_of_the_data(self):
     goldens = randoms(5)
     one = build(goldens)
@@ -175,6 +186,109 @@ class LayoutTest(parameterized.TestCase):
     two = build(goldens)
     for a, b in zip(one.segments.rows, two.segments.rows):
       np.testing.assert_array_equal(a, b)
+
+
+class PaddingTest(absltest.TestCase):
+
+  def test_P3_padding_is_as_types_batch_says(self):
+    """Nine tokens of one rollout in three segments, in rows of 32 places."""
+    made = [synthetic.rollout(['CAAO', 'CCA', 'CO'])]
+    batch = build(made, pad_id=3)
+    rows, joins, strata, origin = batch.segments
+    # Of an array by position: off the actions, and in padding.
+    tokens = {
+        'token_BT': (None, 3),
+        'position_BT': (None, 0),
+        'segment_BT': (None, -1),
+        'rollout_BT': (None, -1),
+        'time_BT': (None, -1),
+        **dict.fromkeys(('owner_BT', 'next_BT'), (-1, -1)),
+        **dict.fromkeys(
+            (
+                'action_mask_BT', 'behaviour_logp_BT', 'transition_mask_BT',
+                'decay_BT', 'reward_BT', 'policy_mask_BT', 'critic_mask_BT',
+                'type_BT', 'position_BT of strata', 'length_BT',
+                'policy_weight_BT', 'critic_weight_BT', 'at_cut_BT',
+            ),
+            (0, 0),
+        ),
+    }
+    # Of a table: behind its last entry.
+    tables = {
+        **dict.fromkeys(
+            (
+                'first_N', 'last_N', 'owner_N', 'next_N', 'rollout_N',
+                'final_R', 'task_R',
+            ),
+            -1,
+        ),
+        **dict.fromkeys(
+            (
+                'continues_N', 'later_N', 'bootstrap_R', 'score_R',
+                'included_R', 'source_R',
+            ),
+            0,
+        ),
+        'decays_R': 1,
+    }
+    entries = {'N': 3, 'R': 1}
+    arrays = [
+        *rows._asdict().items(),
+        *joins._asdict().items(),
+        ('type_BT', strata.type_BT),
+        ('position_BT of strata', strata.position_BT),
+        ('length_BT', strata.length_BT),
+        *origin._asdict().items(),
+        *((n, getattr(batch, n)) for n in tokens if hasattr(batch, n)),
+    ]
+    padding_BT = rows.segment_BT < 0
+    self.assertEqual(padding_BT.sum(), 64 - 9)
+    off_BT = ~padding_BT & ~rows.action_mask_BT
+    self.assertEqual(off_BT.sum(), 6)
+    for name, array in arrays:
+      if name == 'support_BTM':
+        self.assertIsNone(array)
+      elif name in tables:
+        behind = array[entries[name[-1]] :]
+        self.assertNotEmpty(behind)
+        np.testing.assert_array_equal(behind, tables[name], err_msg=name)
+      else:
+        off, padding = tokens[name]
+        np.testing.assert_array_equal(array[padding_BT], padding, err_msg=name)
+        if off is not None:
+          np.testing.assert_array_equal(array[off_BT], off, err_msg=name)
+    np.testing.assert_array_equal(joins.continues_N[:3], [True, True, False])
+    np.testing.assert_array_equal(joins.next_N[:3], [1, -1, -1])
+    self.assertEqual(joins.score_R[0], 1.0)
+    np.testing.assert_array_equal(batch.subgroup_R, [-1])
+
+  def test_R5_L16_a_support_travels_with_its_token(self):
+    rollout = golden_io.rollout(synthetic.rollout(['CA', 'CAAO', 'CA']))
+    # One of two ids, of one, and of the whole vocabulary.
+    support = support_lib.Support(
+        np.asarray([0, 2, 1, 0], np.int32), np.asarray([5, 7, 9], np.int32)
+    )
+    first, second, third = rollout.segments
+    rollout = dataclasses.replace(
+        rollout,
+        segments=(first, dataclasses.replace(second, support=support), third),
+    )
+    batch = batching.build(
+        admission.admit_all([rollout]),
+        batching=schema.BatchingConfig(row_length=32, rows_per_microbatch=2),
+        gae=schema.GaeConfig(),
+        critic=schema.CriticConfig(),
+        loss=schema.LossConfig(),
+        compaction=schema.CompactionConfig(),
+        max_support=3,
+    )
+    rows = batch.segments.rows
+    whole = [-1, -1, -1]
+    self.assertEqual(
+        [part.tolist() for part in batch.unpack(rows.support_BTM)[0]],
+        [[whole] * 2, [whole, [5, 7, -1], [9, -1, -1], whole], [whole] * 2],
+    )
+    np.testing.assert_array_equal(rows.support_BTM[rows.segment_BT < 0], -1)
 
 
 class MaskTest(parameterized.TestCase):

@@ -133,6 +133,7 @@ class KeyTest(absltest.TestCase):
     self.assertEqual(
         [a.rollout.rollout_id for a in admitted.admitted], ['a', 'b']
     )
+    self.assertEqual(admitted.counters['group/mismatched'], 1)
 
   def test_E7_members_discarded_before_do_not_count(self):
     rollouts = [member('a', 1.0), member('b', None), member('c', None)]

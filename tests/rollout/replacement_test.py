@@ -4,6 +4,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from rl_tpu.config import schema
+from rl_tpu.rollout import admission
 from rl_tpu.rollout import ledger
 from rl_tpu.rollout import replacement
 from rl_tpu.types import termination as term
@@ -126,6 +127,15 @@ class ReplaceTest(absltest.TestCase):
     merged = replacement.merge(*parts)
     self.assertEqual(merged.counters['group/shared_tenant'], 4)
     self.assertEqual(merged.counters['group/mismatched'], 2)
+
+  def test_E9_a_counter_of_one_batch_alone_is_kept(self):
+    parts = [
+        admission.Admission((), (), counters)
+        for counters in ({'a': 2.0, 'b': 3.0}, {'b': 4.0, 'c': 5.0})
+    ]
+    self.assertEqual(
+        replacement.merge(*parts).counters, {'a': 2.0, 'b': 7.0, 'c': 5.0}
+    )
 
   def test_E9_merging_with_nothing_changes_nothing(self):
     first = admit(group('a', [0.0, 1.0]))

@@ -20,6 +20,8 @@ class SumsTest(parameterized.TestCase):
   def test_L9_nothing_counted_has_the_mean_0(self):
     nothing = sums.TokenSum(jnp.float32(0.0), jnp.float32(0.0))
     self.assertEqual(float(nothing.mean), 0.0)
+    # A sum that belongs to no token says nothing either.
+    self.assertEqual(float(sums.TokenSum(3.0, 0.0).mean), 0.0)
     whole = nothing + sums.TokenSum(3.0, 2.0)
     self.assertEqual(float(whole.mean), 1.5)
 
