@@ -4,7 +4,8 @@ Only its operators are used, as a library: its runner starts a test process per
 mutant and writes to the working tree. Of the operators those are left out that
 make no plausible fault: shifts or bit operations in place of arithmetic and the
 reverse, which floats refuse; `is` in place of `==`; comparisons other than the
-opposite and the neighbouring bound. Annotations are not touched.
+opposite and the neighbouring bound. Annotations are not touched, and neither is
+the `frozen` of a dataclass: it forbids what nothing in the package does.
 """
 
 import dataclasses
@@ -112,7 +113,7 @@ def _places(operator, node) -> list[int]:
 
 
 def _is_plausible(node) -> bool:
-  """False in annotations, and at operators that only look binary."""
+  """False in annotations, at `frozen`, and at what only looks binary."""
   if isinstance(node, parso.python.tree.Operator):
     if node.parent.type not in _BINARY_PARENTS:
       return False
@@ -121,6 +122,8 @@ def _is_plausible(node) -> bool:
     if parent.type == 'annassign' and parent.children[1] is node:
       return False
     if parent.type == 'tfpdef':
+      return False
+    if parent.type == 'argument' and parent.get_first_leaf().value == 'frozen':
       return False
     if parent.type == 'funcdef' and parent.annotation is node:
       return False

@@ -87,12 +87,15 @@ MODULES = {
     'rl_tpu/types/sums.py': ('tests/types/sums_test.py',),
     'rl_tpu/rollout/admission.py': (
         'tests/rollout/admission_test.py',
+        'tests/rollout/staleness_test.py',
+        'tests/rollout/scoring_test.py',
         'tests/advantages/groups_test.py',
         'tests/advantages/gae_golden_test.py',
     ),
     'rl_tpu/rollout/batching.py': ('tests/rollout/batching_test.py', *_GAE),
     'rl_tpu/rollout/chain.py': (
         'tests/rollout/admission_test.py',
+        'tests/rollout/scoring_test.py',
         'tests/advantages/gae_golden_test.py',
     ),
     'rl_tpu/rollout/comparison.py': (
@@ -105,6 +108,7 @@ MODULES = {
     'rl_tpu/rollout/replacement.py': ('tests/rollout/replacement_test.py',),
     'rl_tpu/rollout/returns.py': (
         'tests/rollout/batching_test.py',
+        'tests/rollout/scoring_test.py',
         'tests/advantages/stepwise_test.py',
         'tests/advantages/groups_test.py',
         *_GAE,
