@@ -44,7 +44,7 @@ def get_config() -> schema.ExperimentConfig:
   """Single rollout per task, token-level loss, own critic."""
   return schema.ExperimentConfig(
       name='stories_noun_ppo',
-      steps=24,
+      steps=32,
       mesh=schema.MeshConfig(data=-1),
       model=schema.ModelConfig(
           chat_template=str(TEMPLATE),

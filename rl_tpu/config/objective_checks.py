@@ -233,6 +233,17 @@ def _check_limits(config: schema.ExperimentConfig) -> None:
     value = getattr(config.limits, name)
     checks.positive(f'limits.{name}', value, optional=True)
   checks.at_least('log.source_grad_every', config.log.source_grad_every, 0)
+  log = config.log
+  checks.at_least('log.profile_first', log.profile_first, 0)
+  checks.require(
+      log.profile_first <= log.profile_last and (
+          log.profile_first or not log.profile_last
+      ),
+      'log.profile_last',
+      log.profile_last,
+      f'it goes with log.profile_first = {log.profile_first}: set both, the'
+      ' last no less than the first',
+  )
 
 
 def _check_head(critic: schema.CriticConfig) -> None:

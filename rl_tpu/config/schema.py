@@ -86,6 +86,8 @@ class ModelConfig:
     remat: what the backward pass computes again: none (every matrix product is
       kept), attention (all but each layer's input and its attention), layer
       (all but each layer's input).
+    attention: of training and scoring: xla, splash (a TPU kernel that needs
+      rows of a multiple of 128 tokens), or auto: splash on TPUs.
     logits_chunk: tokens whose logits exist at once; no [B, T, V] array does.
     lora: low-rank adapters.
   """
@@ -94,6 +96,7 @@ class ModelConfig:
   chat_template: str = ''
   dtype: str = 'float32'
   remat: str = 'layer'
+  attention: str = 'auto'
   logits_chunk: int = 2048
   lora: LoraConfig = LoraConfig()
 
@@ -431,11 +434,15 @@ class LogConfig:
     histograms_every: updates between histograms.
     source_grad_every: updates between gradient norms per task source, each a
       backward pass of its own (L18); 0 is off.
+    profile_first: first update whose device trace is written; 0 is off.
+    profile_last: the last one.
   """
 
   transcripts_every: int = 10
   histograms_every: int = 10
   source_grad_every: int = 0
+  profile_first: int = 0
+  profile_last: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

@@ -160,6 +160,9 @@ def _check_model(config: schema.ExperimentConfig) -> None:
   checks.one_of(
       'model.remat', config.model.remat, 'none', 'attention', 'layer'
   )
+  checks.one_of(
+      'model.attention', config.model.attention, 'auto', 'xla', 'splash'
+  )
   checks.at_least('model.logits_chunk', config.model.logits_chunk, 1)
   template = config.model.chat_template
   checks.require(

@@ -62,7 +62,10 @@ class Networks:
   def execution(self) -> execution_lib.Execution:
     """How every forward pass runs."""
     return execution_lib.Execution(
-        dtype=self.model.dtype, remat=self.model.remat, mesh=self.mesh
+        dtype=self.model.dtype,
+        remat=self.model.remat,
+        attention=self.model.attention,
+        mesh=self.mesh,
     )
 
   @property

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 
 from rl_tpu.models import activations
 from rl_tpu.models import config as config_lib
+from rl_tpu.models import execution as execution_lib
 from rl_tpu.models import lora
 from rl_tpu.models import matrix
 from rl_tpu.models import mixture
@@ -165,8 +166,8 @@ class FeedForward(nnx.Module):
     self.config = config
     _add_feed_forward(self, config, inner, scale, rngs)
 
-  def __call__(self, x: jax.Array) -> jax.Array:
-    return _feed_forward(self, x)
+  def __call__(self, x: jax.Array, execution) -> jax.Array:
+    return _feed_forward(self, x, execution)
 
 
 def _add_feed_forward(module, config, inner, scale, rngs) -> None:
@@ -177,9 +178,11 @@ def _add_feed_forward(module, config, inner, scale, rngs) -> None:
   module.down = Dense(config, 'down', *narrow, rngs, scale)
 
 
-def _feed_forward(module, x: jax.Array) -> jax.Array:
-  gate = ad_checkpoint.checkpoint_name(module.gate(x), 'mlp')
-  up = ad_checkpoint.checkpoint_name(module.up(x), 'mlp')
+def _feed_forward(module, x: jax.Array, execution) -> jax.Array:
+  keep = lambda inner: ad_checkpoint.checkpoint_name(
+      execution.divide_columns(inner), 'mlp'
+  )
+  gate, up = keep(module.gate(x)), keep(module.up(x))
   return module.down(activations.gated(gate, up, module.config.activation))
 
 
@@ -232,7 +235,7 @@ class Mixture(nnx.Module):
     if settings.shared_width:
       self.shared = FeedForward(config, settings.shared_width, scale, rngs)
 
-  def __call__(self, x: jax.Array) -> jax.Array:
+  def __call__(self, x: jax.Array, execution) -> jax.Array:
     bias = self.router.bias
     experts = mixture.Experts(
         router=self.router.kernel[...],
@@ -242,7 +245,7 @@ class Mixture(nnx.Module):
         down=self.down.kernel[...],
     )
     out = mixture.apply(experts, self.config, x)
-    return out if self.shared is None else out + self.shared(x)
+    return out if self.shared is None else out + self.shared(x, execution)
 
 
 class Block(nnx.Module):
@@ -280,11 +283,18 @@ class Block(nnx.Module):
       _add_feed_forward(self, config, config.mlp_width, scale, rngs)
 
   def project(
-      self, x: jax.Array, cos: jax.Array, sin: jax.Array
+      self,
+      x: jax.Array,
+      cos: jax.Array,
+      sin: jax.Array,
+      execution: execution_lib.Execution,
   ) -> tuple[jax.Array, jax.Array, jax.Array]:
-    """Rotated queries and keys, and values, of x [..., D]."""
-    x = self.attention_norm(x)
-    query, key, value = self.query(x), self.key(x), self.value(x)
+    """Rotated queries and keys, and values, [T, H, K] of x [T, D]."""
+    x = execution.whole_rows(self.attention_norm(x))
+    query, key, value = (
+        execution.divide_columns(heads(x))
+        for heads in (self.query, self.key, self.value)
+    )
     if self.query_norm is not None:
       query, key = self.query_norm(query), self.key_norm(key)
     turn = lambda heads: rotary.rotate(
@@ -296,17 +306,23 @@ class Block(nnx.Module):
     save = lambda heads: ad_checkpoint.checkpoint_name(heads, 'heads')
     return save(turn(query)), save(turn(key)), save(value)
 
-  def merge(self, x: jax.Array, attended: jax.Array) -> jax.Array:
-    """Adds the attention output [..., H, K] and the feed-forward layer."""
-    added = self.out(attended)
+  def merge(
+      self,
+      x: jax.Array,
+      attended: jax.Array,
+      execution: execution_lib.Execution,
+  ) -> jax.Array:
+    """Adds the attention output [T, H, K] and the feed-forward layer."""
+    added = execution.spread_tokens(self.out(attended))
     if self.attention_post_norm is not None:
       added = self.attention_post_norm(added)
     x = ad_checkpoint.checkpoint_name(x + added, 'middle')
-    inner = self.mlp_norm(x)
+    inner = execution.whole_rows(self.mlp_norm(x))
     if self.mixture is None:
-      added = _feed_forward(self, inner)
+      added = _feed_forward(self, inner, execution)
     else:
-      added = self.mixture(inner)
+      added = self.mixture(inner, execution)
+    added = execution.spread_tokens(added)
     if self.mlp_post_norm is not None:
       added = self.mlp_post_norm(added)
     return x + added

@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rl_tpu.models import attend
 from rl_tpu.models import attention
 from rl_tpu.models import blocks
 from rl_tpu.models import config as config_lib
@@ -97,22 +98,26 @@ def _abstract(config: config_lib.DecoderConfig) -> tuple[Any, Any]:
 
 
 @functools.lru_cache(maxsize=32)
-def _block_graph(config: config_lib.DecoderConfig, is_sparse: bool) -> Any:
-  """Structure of one layer, to merge with its parameters."""
+def _block(config: config_lib.DecoderConfig, is_sparse: bool) -> tuple[Any, Any]:
+  """Structure of one layer, to merge with its parameters, and its state."""
   module = nnx.eval_shape(
       lambda: blocks.Block(config, nnx.Rngs(params=0), is_sparse=is_sparse)
   )
-  return nnx.split(module, nnx.Param)[0]
+  return nnx.split(module, nnx.Param)
 
 
-def logical_axes(config: config_lib.DecoderConfig) -> Params:
-  """Names of every parameter's dimensions, for `sharding.rules`."""
-  state = _abstract(config)[1]
+def _axes_of(state: Any) -> Params:
+  """Names of the dimensions that the modules gave their parameters."""
   is_leaf = lambda x: isinstance(x, nnx.Variable)
   axes = jax.tree.map(
       lambda p: p.get_metadata()['axes'], state, is_leaf=is_leaf
   )
-  axes = nnx.to_pure_dict(axes)
+  return nnx.to_pure_dict(axes)
+
+
+def logical_axes(config: config_lib.DecoderConfig) -> Params:
+  """Names of every parameter's dimensions, for `sharding.rules`."""
+  axes = _axes_of(_abstract(config)[1])
   for name in stacks(config):
     axes[name] = jax.tree.map(
         lambda names: ('layer', *names),
@@ -130,12 +135,12 @@ def shapes_of(config: config_lib.DecoderConfig) -> Params:
 def embed(
     params: Params,
     config: config_lib.DecoderConfig,
-    token: jax.Array,
-    dtype: str,
+    token_T: jax.Array,
+    execution: execution_lib.Execution,
 ) -> jax.Array:
-  """Rows of the token table for ids of any shape."""
-  rows = jnp.take(params['embed']['embedding'], token, axis=0).astype(dtype)
-  return scale_embedding(rows, config)
+  """Rows of the token table as the first layer reads them, [T, D]."""
+  table_VD = params['embed']['embedding'].astype(execution.dtype)
+  return scale_embedding(execution.look_up(table_VD, token_T), config)
 
 
 def scale_embedding(
@@ -188,8 +193,7 @@ def hidden(
   )
   # Matrices see one axis of tokens (B times T): with two, the compiler would
   # transpose wide arrays for their gradients.
-  x_TD = embed(params, config, token_BT.reshape(-1), execution.dtype)
-  x_TD = execution.spread_tokens(x_TD)
+  x_TD = embed(params, config, token_BT.reshape(-1), execution)
   for name, numbers in stacks(config).items():
     layer, kind_L = _layer(
         config, name, numbers, position_BT, segment_BT, execution
@@ -200,51 +204,52 @@ def hidden(
     layer = jax.checkpoint(layer, prevent_cse=False, policy=policy)
     x_TD, _ = jax.lax.scan(layer, x_TD, (params[name], kind_L))
   B, T = token_BT.shape
-  return final_norm(params, config, x_TD).reshape(B, T, -1)
+  x_TD = execution.whole_rows(final_norm(params, config, x_TD))
+  return x_TD.reshape(B, T, -1)
 
 
 def _layer(config, name, numbers, position_BT, segment_BT, execution):
   """A layer as a scan's body, and its kind of each layer as the input."""
   B, T = segment_BT.shape
-  graph = _block_graph(config, is_mixture(config, name))
-  by_kind, kind_L = _kinds(config, numbers, position_BT)
+  graph, state = _block(config, is_mixture(config, name))
+  axes = _axes_of(state)
+  angles, windows, kind_L = _kinds(config, numbers, position_BT)
 
   def layer(x_TD, inputs):
     layer_params, kind = inputs
+    layer_params = execution.gather_weights(layer_params, axes)
     block = nnx.merge(graph, layer_params)
-    pick = lambda x: x if kind is None else x[kind]
-    cos, sin, window = jax.tree.map(pick, by_kind)
-    query, key, value = block.project(x_TD, cos, sin)
+    cos, sin = (x if kind is None else x[kind] for x in angles)
+    query, key, value = block.project(x_TD, cos, sin, execution)
     split = lambda x: x.reshape(B, T, *x.shape[1:])
-    attended = attention.packed(
+    attended = attend.attend(
         split(query),
         split(key),
         split(value),
         segment_BT,
-        scalar=config.query_scalar,
-        softcap=config.attention_softcap,
-        window=window,
+        config=config,
+        execution=execution,
+        windows=windows,
+        kind=kind,
     )
-    x_TD = block.merge(x_TD, attended.reshape(query.shape))
-    return execution.spread_tokens(x_TD), None
+    return block.merge(x_TD, attended.reshape(query.shape), execution), None
 
   return layer, kind_L
 
 
 def _kinds(config, numbers, position_BT):
-  """Cosines, sines and window of the layers, and which each of them has.
+  """Angles and windows by kind of layer, and the kind of each layer.
 
-  Where all are of one kind it is not a stack of two but the thing itself, and
-  there is nothing to choose.
+  Where all are of one kind its angles are no stack of two, and there is
+  nothing to choose.
   """
   is_local = np.isin(numbers, config.local_layers)
   turn = lambda local: rotary.angles(
       position_BT.reshape(-1), config, local=local
   )
   if not is_local.any():
-    return (*turn(False), None), None
+    return turn(False), (None,), None
   if is_local.all():
-    return (*turn(True), config.window), None
-  cos, sin = map(jnp.stack, zip(turn(False), turn(True)))
-  window = jnp.asarray([position_BT.shape[1], config.window])
-  return (cos, sin, window), jnp.asarray(is_local, jnp.int32)
+    return turn(True), (config.window,), None
+  angles = tuple(map(jnp.stack, zip(turn(False), turn(True))))
+  return angles, (None, config.window), jnp.asarray(is_local, jnp.int32)

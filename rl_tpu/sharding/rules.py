@@ -37,7 +37,7 @@ def param_shardings(
   """
   return jax.tree.map(
       lambda names, array: jax.sharding.NamedSharding(
-          mesh, _spec(names, tuple(array.shape), mesh)
+          mesh, spec(names, tuple(array.shape), mesh)
       ),
       axes_tree,
       shapes_tree,
@@ -45,13 +45,30 @@ def param_shardings(
   )
 
 
-def _spec(
-    names: tuple[str, ...], shape: tuple[int, ...], mesh: jax.sharding.Mesh
+def spec(
+    names: tuple[str, ...],
+    shape: tuple[int, ...],
+    mesh: jax.sharding.Mesh,
+    *,
+    whole: tuple[str, ...] = (),
 ) -> jax.sharding.PartitionSpec:
+  """Where one parameter lies.
+
+  Args:
+    names: logical name of every dimension.
+    shape: their sizes.
+    mesh: the mesh.
+    whole: mesh axes that are not used, as after a gather over them.
+
+  Raises:
+    ValueError: another number of names than of dimensions.
+  """
   if len(names) != len(shape):
     raise ValueError(f'axes {names} do not name the dimensions of {shape}.')
   fits = lambda axis, size: axis is not None and size % mesh.shape[axis] == 0
-  axes = [RULES[name] for name in names]
+  axes = [
+      None if RULES[name] in whole else RULES[name] for name in names
+  ]
   return jax.sharding.PartitionSpec(
       *(axis if fits(axis, size) else None for axis, size in zip(axes, shape))
   )

@@ -45,6 +45,9 @@ class ObjectiveChecksTest(parameterized.TestCase):
       ('loss.entropy_by_type.verb=0.1', 'loss.entropy_by_type='),
       ('limits.ratio=0', 'limits.ratio=0.0'),
       ('log.source_grad_every=-1', 'log.source_grad_every=-1'),
+      ('log.profile_first=-1', 'log.profile_first=-1'),
+      ('log.profile_first=5', 'log.profile_last=0'),
+      ('log.profile_last=5', 'log.profile_last=5'),
       ('critic.head=linear', 'critic.head='),
       ('critic.sharing=both', 'critic.sharing='),
   )

@@ -52,6 +52,7 @@ class ValidationTest(parameterized.TestCase):
       ('mesh.fsdp=-1', 'mesh.data and mesh.fsdp=-1'),
       ('model.dtype=float16', 'model.dtype='),
       ('model.remat=true', 'model.remat='),
+      ('model.attention=flash', 'model.attention='),
       ('model.logits_chunk=0', 'model.logits_chunk=0'),
       ('model.chat_template=gone.jinja', "model.chat_template='gone.jinja'"),
       ('model.lora.rank=-1', 'model.lora.rank=-1'),

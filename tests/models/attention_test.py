@@ -1,5 +1,6 @@
 """Blocked attention against the plain square, forward and backward."""
 
+import functools
 import math
 
 from absl.testing import absltest
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from rl_tpu.models import attention
+from rl_tpu.models import splash
 
 
 def plain(query, key, value, segment, scalar=None, softcap=None, window=None):
@@ -55,6 +57,19 @@ class AttentionTest(parameterized.TestCase):
   def test_equals_the_plain_square_with_its_gradients(
       self, length, H, G, settings
   ):
+    self.check(attention.packed, length, H, G, settings)
+
+  @parameterized.parameters(
+      (128, 2, 1, {}),
+      (256, 4, 2, dict(scalar=3.0, softcap=0.7, window=20)),
+  )
+  def test_splash_equals_the_plain_square_with_its_gradients(
+      self, length, H, G, settings
+  ):
+    kernel = functools.partial(splash.packed, interpret=True)
+    self.check(kernel, length, H, G, settings)
+
+  def check(self, function, length, H, G, settings):
     query, key, value, segment, direction = inputs(length, H, G)
 
     def through(function):
@@ -64,8 +79,13 @@ class AttentionTest(parameterized.TestCase):
       )
       return out, *pull(direction)
 
-    for found, expected in zip(through(attention.packed), through(plain)):
+    for found, expected in zip(through(function), through(plain)):
       np.testing.assert_allclose(found, expected, atol=2e-5, rtol=1e-4)
+
+  def test_splash_refuses_rows_that_its_blocks_do_not_divide(self):
+    arrays = inputs(100, 2, 2)[:4]
+    with self.assertRaisesRegex(ValueError, 'batching.row_length'):
+      splash.packed(*arrays, interpret=True)
 
   def test_K42_scores_are_divided_by_the_root_of_the_head_width(self):
     # Two keys with scores s and 0: the weight of the first is 1/(1 + e^-s).
