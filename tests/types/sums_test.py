@@ -17,6 +17,9 @@ class SumsTest(parameterized.TestCase):
     self.assertEqual((whole.total, whole.count), (7.0, 5.0))
     self.assertAlmostEqual(float(whole.mean), 1.4, places=6)
 
+  def test_L8_a_sum_under_weights_is_divided_by_their_sum(self):
+    self.assertEqual(float(sums.TokenSum(1.0, 0.25).mean), 4.0)
+
   def test_L9_nothing_counted_has_the_mean_0(self):
     nothing = sums.TokenSum(jnp.float32(0.0), jnp.float32(0.0))
     self.assertEqual(float(nothing.mean), 0.0)
