@@ -176,7 +176,7 @@ def _profile(steps: str | None) -> list[str]:
   found = _STEPS.fullmatch(steps)
   if not found or int(found[1]) > int(found[2]):
     raise ValueError(f'--profile-steps={steps}: write first-last, such as 5-7.')
-  return [f'profile.first={found[1]}', f'profile.last={found[2]}']
+  return [f'log.profile_first={found[1]}', f'log.profile_last={found[2]}']
 
 
 def _settings(

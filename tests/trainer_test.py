@@ -237,7 +237,11 @@ class GroupTest(absltest.TestCase):
     limited = dataclasses.replace(config, token_limit=1)
     result = trainer.train(limited, workdir)
     self.assertEqual((result['updates'], result['stopped']), (1, 'token_limit'))
-    trainer.train(config, workdir)
+    # What is looked at may change when a run is taken up again.
+    traced = dataclasses.replace(config.log, profile_first=2, profile_last=2)
+    trainer.train(dataclasses.replace(config, log=traced), workdir)
+    traces = pathlib.Path(workdir).glob('profile/plugins/profile/*/*.xplane.pb')
+    self.assertLen(list(traces), 1)
     names = {name for line in lines(workdir) for name in line}
     self.assertEqual(tags.unknown(names - {'step', 'time'}), [])
     first, second = [l for l in lines(workdir) if 'group/replaced' in l]

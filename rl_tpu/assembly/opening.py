@@ -12,6 +12,7 @@ from rl_tpu.assembly import critic_start
 from rl_tpu.assembly import figures
 from rl_tpu.assembly import gathering
 from rl_tpu.assembly import parts
+from rl_tpu.assembly import profiling
 from rl_tpu.assembly import run as run_lib
 from rl_tpu.assembly import warm_up
 from rl_tpu.checkpointing import store as store_lib
@@ -45,6 +46,7 @@ def open_run(
     stack.enter_context(compiles)
     run = _build(config, workdir, used, policy, learner, sampler, world, compiles)
     stack.callback(run.checkpoints.close)
+    stack.callback(run.profiler.close)
     stack.callback(run.writer.close)
     # Before any update, and outside of every phase: no training time.
     aligned = aligning.check(
@@ -110,6 +112,7 @@ def _build(config, workdir, used, policy, learner, sampler, world, compiles):
       compiles=compiles,
       watch=critic_figures.CriticWatch(config),
       warm_up=warm_up.WarmUp(config.critic),
+      profiler=profiling.Profiler(config.log, workdir),
   )
   run.restore()
   run.writer = writers.open_run(

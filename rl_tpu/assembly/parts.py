@@ -410,8 +410,12 @@ def check_workdir(
         f'--workdir={workdir}: it holds experiment {before.name!r}, not'
         f' {config.name!r}; choose another directory.'
     )
-  # How long to go on may change when a run is taken up again.
-  free = {'steps', 'time_limit_s', 'token_limit'}
+  # How long to go on may change when a run is taken up again, and what is
+  # looked at.
+  free = {
+      'steps', 'time_limit_s', 'token_limit', 'log.profile_first',
+      'log.profile_last',
+  }
   names = [n for n in loading.differences(before, config) if n not in free]
   if names:
     raise ValueError(

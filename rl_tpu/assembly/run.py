@@ -23,6 +23,7 @@ from rl_tpu.assembly import incidents
 from rl_tpu.assembly import gathering as gathering_lib
 from rl_tpu.assembly import judging
 from rl_tpu.assembly import parts
+from rl_tpu.assembly import profiling
 from rl_tpu.assembly import warm_up as warm_up_lib
 from rl_tpu.assembly import watching
 from rl_tpu.checkpointing import store as store_lib
@@ -64,6 +65,7 @@ class TrainingRun:
   compiles: compile_count.CompileCounter
   watch: critic_figures.CriticWatch
   warm_up: warm_up_lib.WarmUp
+  profiler: profiling.Profiler
   update_index: int = 0
   version: int = 0
   ledger: ledger_lib.Ledger = dataclasses.field(
@@ -105,6 +107,7 @@ class TrainingRun:
       self.stopped = 'token_limit'
     else:
       self.update_index += 1
+      self.profiler.begin(self.update_index)
       return True
     return False
 
