@@ -1,6 +1,7 @@
 """L6, L10, L18, L19, L21, O1: figures of the trained tokens."""
 
 import functools
+import math
 
 import jax
 import numpy as np
@@ -190,6 +191,13 @@ class LimitsTest(absltest.TestCase):
     column = statistics.ROLLOUT_FIGURES.index('over_limit')
     np.testing.assert_array_equal(stats['rollout_table'][:, column], [2, 0, 0])
 
+  def test_L18_a_token_on_a_limit_is_not_above_it(self):
+    # |A| is 4, and the proxy .25 * 1 * 4 = 1; ratios of 1 are on no limit.
+    stats = run([1.0] * 4, [-4.0, 1.0, 1.0, 1.0], settings='limits')
+    found = statistics.values(stats)
+    self.assertEqual(found['over_advantage_count'], 0)
+    self.assertEqual(found['over_proxy_count'], 0)
+
   def test_L18_a_limit_of_none_is_off(self):
     stats = run([50.0], [-50.0], settings='no_limits')
     found = statistics.values(stats)
@@ -245,6 +253,31 @@ class QuantileTest(parameterized.TestCase):
     stats = run([ratio], [0.0])
     edge = stats['ratio_table'][0 if ratio < 1 else -1]
     self.assertEqual(edge, 1.0)
+
+  @parameterized.parameters(
+      # Of four tokens in one bin: half, a quarter, three quarters through it.
+      (256, 0.5, 256.5), (300, 0.25, 300.25), (100, 0.75, 100.75),
+      (511, 1.0, 512.0),
+  )
+  def test_L19_within_a_bin_a_quantile_is_interpolated(self, b, share, place):
+    counts = np.zeros(512)
+    counts[b] = 4.0
+    # Edge k of the bins of |x| is 1e-4 * ((1 + 20 / 1e-4)^t - 1), t from -1
+    # to 1.
+    t = place / 256.0 - 1.0
+    x = math.copysign(1e-4 * ((1.0 + 20.0 / 1e-4) ** abs(t) - 1.0), t)
+    self.assertAlmostEqual(
+        math.log(statistics.ratio_quantile(counts, share)), x, places=9
+    )
+
+  def test_L19_a_quantile_between_bins_is_at_their_edge(self):
+    counts = np.zeros(512)
+    counts[[256, 300]] = 2.0
+    # Half of the tokens lie below the end of the first bin.
+    found = statistics.ratio_quantile(counts, 0.5)
+    self.assertAlmostEqual(
+        math.log(found), 1e-4 * (200001.0 ** (1.0 / 256.0) - 1.0), places=9
+    )
 
   def test_no_tokens_have_no_quantile(self):
     empty = np.zeros(statistics.RATIO_BINS)

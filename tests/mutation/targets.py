@@ -92,7 +92,11 @@ MODULES = {
         'tests/advantages/groups_test.py',
         'tests/advantages/gae_golden_test.py',
     ),
-    'rl_tpu/rollout/batching.py': ('tests/rollout/batching_test.py', *_GAE),
+    'rl_tpu/rollout/batching.py': (
+        'tests/rollout/batching_test.py',
+        'tests/rollout/staleness_test.py',
+        *_GAE,
+    ),
     'rl_tpu/rollout/chain.py': (
         'tests/rollout/admission_test.py',
         'tests/rollout/scoring_test.py',

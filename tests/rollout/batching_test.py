@@ -122,6 +122,8 @@ class LayoutTest(parameterized.TestCase):
     batch = build(randoms(2), pad_id=3)
     rows = batch.segments.rows
     np.testing.assert_array_equal(rows.token_BT[rows.segment_BT < 0], 3)
+    rows = build(randoms(2)).segments.rows
+    np.testing.assert_array_equal(rows.token_BT[rows.segment_BT < 0], 0)
 
   def test_P4_waste_is_counted(self):
     # 21 + 9 tokens in rows of 32, two rows to a microbatch.
