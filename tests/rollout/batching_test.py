@@ -265,7 +265,7 @@ class PaddingTest(absltest.TestCase):
     np.testing.assert_array_equal(batch.subgroup_R, [-1])
 
   def test_R5_L16_a_support_travels_with_its_token(self):
-    rollout = golden_io.rollout(synthetic.rollout(['CA', 'CAAO', 'CA']))
+    rollout = golden_io.rollout(synthetic.rollout(['CA', 'CAAO', 'CAA']))
     # One of two ids, of one, and of the whole vocabulary.
     support = support_lib.Support(
         np.asarray([0, 2, 1, 0], np.int32), np.asarray([5, 7, 9], np.int32)
@@ -288,7 +288,7 @@ class PaddingTest(absltest.TestCase):
     whole = [-1, -1, -1]
     self.assertEqual(
         [part.tolist() for part in batch.unpack(rows.support_BTM)[0]],
-        [[whole] * 2, [whole, [5, 7, -1], [9, -1, -1], whole], [whole] * 2],
+        [[whole] * 2, [whole, [5, 7, -1], [9, -1, -1], whole], [whole] * 3],
     )
     np.testing.assert_array_equal(rows.support_BTM[rows.segment_BT < 0], -1)
 
