@@ -96,6 +96,10 @@ def read(
   if values.num_slices < 1:
     raise ValueError(f'--num-slices={values.num_slices}: at least 1.')
   workdir = _workdir(values.workdir)
+  presets = list(filter(None, values.libtpu_presets.split(',')))
+  flags = libtpu.flags(presets, part.generation.name)
+  environment = host_environment(workdir) if defaults is None else defaults
+  environment = {**environment, **_environment(values.env, flags)}
   overrides = [*values.set, *_profile(values.profile_steps)]
   experiment, settings = _settings(values.experiment, overrides)
   mesh = _mesh(settings['mesh'], part, values.num_slices)
@@ -105,10 +109,6 @@ def read(
         f'--workload={name}: use at most 39 lower-case letters, digits and'
         ' hyphens, a letter first and no hyphen last.'
     )
-  presets = list(filter(None, values.libtpu_presets.split(',')))
-  flags = libtpu.flags(presets, part.generation.name)
-  if defaults is None:
-    defaults = host_environment(workdir)
   words = [f'--experiment={experiment}']
   changes = [f'--set={override}' for override in overrides]
   return Job(
@@ -120,7 +120,7 @@ def read(
       program=(
           *_PROGRAM, 'train', *words, f'--workdir={workdir}', *changes
       ),
-      environment={**defaults, **_environment(values.env, flags)},
+      environment=environment,
       libtpu_flags=flags,
       spot=values.spot,
       summary='\n'.join((

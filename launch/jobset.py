@@ -83,15 +83,16 @@ def launch(values: argparse.Namespace) -> int:
   """Writes the YAML and says how to apply it."""
   job = job_lib.read(values)
   text = render(job, values)
-  print(job.summary, file=sys.stderr)
   if not values.output:
     print(text, end='')
-    print('append to apply it: | kubectl apply -f -', file=sys.stderr)
+    print(f'{job.summary}\nappend to apply it: | kubectl apply -f -',
+          file=sys.stderr)
     return 0
   try:
     pathlib.Path(values.output).write_text(text, encoding='utf-8')
   except OSError as error:
     raise ValueError(f'--output={values.output}: {error.strerror}.') from error
+  print(job.summary, file=sys.stderr)
   print(shlex.join(('kubectl', 'apply', '-f', values.output)))
   return 0
 
