@@ -189,9 +189,9 @@ def _layer_axes(config, is_sparse: bool) -> LayerWeights:
   experts = mixture.Experts(
       router=('width', 'router'),
       bias=unless(has_bias, ('router',)),
-      gate=('expert', 'width', 'mlp'),
-      up=('expert', 'width', 'mlp'),
-      down=('expert', 'mlp', 'width'),
+      gate=mixture.WIDE,
+      up=mixture.WIDE,
+      down=mixture.NARROW,
   )
   return LayerWeights(
       attention_norm=('width',),

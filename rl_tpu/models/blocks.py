@@ -208,13 +208,13 @@ class Expert(nnx.Module):
 
   def __init__(
       self,
-      axes: tuple[str, str],
+      axes: tuple[str, str, str],
       shape: tuple[int, int, int],
       rngs: nnx.Rngs,
       scale: float = 1.0,
   ):
     std = scale / math.sqrt(shape[1])
-    self.kernel = _param(rngs, ('expert', *axes), *shape, std=std)
+    self.kernel = _param(rngs, axes, *shape, std=std)
 
 
 class Mixture(nnx.Module):
@@ -228,9 +228,9 @@ class Mixture(nnx.Module):
     wide = (settings.num_experts, config.width, settings.expert_width)
     narrow = (settings.num_experts, settings.expert_width, config.width)
     self.router = Router(config, rngs)
-    self.gate = Expert(('width', 'mlp'), wide, rngs)
-    self.up = Expert(('width', 'mlp'), wide, rngs)
-    self.down = Expert(('mlp', 'width'), narrow, rngs, scale)
+    self.gate = Expert(mixture.WIDE, wide, rngs)
+    self.up = Expert(mixture.WIDE, wide, rngs)
+    self.down = Expert(mixture.NARROW, narrow, rngs, scale)
     self.shared = nnx.data(None)
     if settings.shared_width:
       self.shared = FeedForward(config, settings.shared_width, scale, rngs)
@@ -244,7 +244,7 @@ class Mixture(nnx.Module):
         up=self.up.kernel[...],
         down=self.down.kernel[...],
     )
-    out = mixture.apply(experts, self.config, x)
+    out = mixture.apply(experts, self.config, x, execution.mesh)
     return out if self.shared is None else out + self.shared(x, execution)
 
 

@@ -50,6 +50,7 @@ def prefill(
     config: config_lib.DecoderConfig,
     token_ST: jax.Array,
     length_S: jax.Array,
+    mesh: jax.sharding.Mesh | None = None,
 ) -> Cache:
   """Reads prompts padded on the right.
 
@@ -58,6 +59,7 @@ def prefill(
     config: the decoder's settings.
     token_ST: prompts; any valid id after the prompt.
     length_S: tokens of each prompt.
+    mesh: of the `shard_map` over batch axes that this runs in, if it does.
 
   Returns:
     A cache of T positions. What it holds after a prompt's end is overwritten
@@ -87,7 +89,7 @@ def prefill(
           window=config.window if index in config.local_layers else None,
       )
       columns = attended_STHK.reshape(S * T, -1).T
-      x = decode_layer.merge(layer, config, x, columns)
+      x = decode_layer.merge(layer, config, x, columns, mesh)
   return Cache(key=tuple(keys), value=tuple(values))
 
 
@@ -97,6 +99,7 @@ def extend(
     token_ST: jax.Array,
     start_S: jax.Array,
     cache: Cache,
+    mesh: jax.sharding.Mesh | None = None,
 ) -> Cache:
   """Reads what follows a sequence that is in the cache already.
 
@@ -107,11 +110,12 @@ def extend(
     start_S: position of its first token; start_S + T must be within the
       cache.
     cache: the sequences' keys and values up to there.
+    mesh: as in `prefill`.
 
   Returns:
     The cache; padding is overwritten before it is read, as in `prefill`.
   """
-  return _feed(weights, config, token_ST, start_S, cache)[1]
+  return _feed(weights, config, token_ST, start_S, cache, mesh)[1]
 
 
 def step(
@@ -120,6 +124,7 @@ def step(
     token_S: jax.Array,
     position_S: jax.Array,
     cache: Cache,
+    mesh: jax.sharding.Mesh | None = None,
 ) -> tuple[jax.Array, Cache]:
   """Feeds one token to every slot.
 
@@ -129,11 +134,14 @@ def step(
     token_S: the token of each slot.
     position_S: its position, which is where the cache is written.
     cache: donate it, or every step copies it.
+    mesh: as in `prefill`.
 
   Returns:
     The normed hidden state after the token, [D, S], and the cache.
   """
-  x_DS, cache = _feed(weights, config, token_S[:, None], position_S, cache)
+  x_DS, cache = _feed(
+      weights, config, token_S[:, None], position_S, cache, mesh
+  )
   return decode_layer.norm(x_DS, weights.final_norm, config), cache
 
 
@@ -143,6 +151,7 @@ def _feed(
     token_ST: jax.Array,
     start_S: jax.Array,
     cache: Cache,
+    mesh: jax.sharding.Mesh | None,
 ) -> tuple[jax.Array, Cache]:
   """Runs T tokens a slot; the residual stream [D, S * T] and the cache."""
   S, T = token_ST.shape
@@ -165,7 +174,7 @@ def _feed(
         query, keys[-1], values[-1], visible, config
     )
     columns = attended.transpose(1, 3, 0, 2).reshape(-1, S * T)
-    x = decode_layer.merge(layer, config, x, columns)
+    x = decode_layer.merge(layer, config, x, columns, mesh)
   return x, Cache(key=tuple(keys), value=tuple(values))
 
 

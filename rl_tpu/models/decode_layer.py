@@ -40,22 +40,28 @@ def project(layer: arranged.LayerWeights, config, x, rotation):
   return turn(query), turn(key), value
 
 
-def merge(layer: arranged.LayerWeights, config, x, attended) -> jax.Array:
+def merge(
+    layer: arranged.LayerWeights, config, x, attended, mesh
+) -> jax.Array:
   """Adds the attention output, columns of H times K, and the MLP."""
   added = layer.out.reshape(config.width, -1) @ attended
   if layer.attention_post_norm is not None:
     added = norm(added, layer.attention_post_norm, config)
   x = x + added
-  added = _feed_forward(layer, config, norm(x, layer.mlp_norm, config))
+  inner = norm(x, layer.mlp_norm, config)
+  added = _feed_forward(layer, config, inner, mesh)
   if layer.mlp_post_norm is not None:
     added = norm(added, layer.mlp_post_norm, config)
   return x + added
 
 
-def _feed_forward(layer: arranged.LayerWeights, config, inner) -> jax.Array:
+def _feed_forward(layer: arranged.LayerWeights, config, inner, mesh):
   parts = []
-  if layer.experts is not None:
+  if layer.experts is not None and mesh is None:
     parts.append(mixture.apply(layer.experts, config, inner.T).T)
+  elif layer.experts is not None:
+    out_ND = mixture.apply_on_shard(layer.experts, config, inner.T, mesh)
+    parts.append(out_ND.T)
   if layer.down is not None:
     gate_FN, up_FN = jnp.einsum('cfd,dn->cfn', layer.gate_up, inner)
     active_FN = activations.gated(gate_FN, up_FN, config.activation)

@@ -70,8 +70,8 @@ class Execution:
   def gather_weights(self, params: Any, axes: Any) -> Any:
     """Parameters as a layer multiplies with them: cast, and whole over fsdp.
 
-    Casting first halves what is sent under bfloat16. Experts stay where they
-    are.
+    Casting first halves what is sent under bfloat16. Experts and their router
+    stay as they are; `mixture` gathers them.
 
     Args:
       params: of one layer.
@@ -81,7 +81,7 @@ class Execution:
       return params
 
     def gather(names: tuple[str, ...], leaf: jax.Array) -> jax.Array:
-      if 'expert' in names:
+      if 'expert' in names or 'router' in names:
         return leaf
       if leaf.ndim > 1:
         leaf = leaf.astype(self.dtype)

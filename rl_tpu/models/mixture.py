@@ -3,6 +3,12 @@
 Tokens are sorted by expert and every expert multiplies its own rows (a ragged
 product), so that none is dropped for want of capacity and none is computed
 for an expert that it did not take.
+
+On a mesh a device has its experts and its part of their inner width, and
+there they stay: the tokens of all shards of the axis `expert` come to it, and
+the sums of what its experts make of them go back. An exchange of chosen rows
+alone would move no less, since a token takes about as many experts as the
+axis has shards, and has no bound that a compiled shape could have.
 """
 
 from typing import NamedTuple
@@ -10,9 +16,16 @@ from typing import NamedTuple
 import jax
 from jax import ad_checkpoint
 import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
 from rl_tpu.models import activations
 from rl_tpu.models import config as config_lib
+from rl_tpu.sharding import mesh as mesh_lib
+from rl_tpu.sharding import rules
+
+# Names of the matrices' dimensions, gate and up alike.
+WIDE = ('expert', 'width', 'mlp')
+NARROW = ('expert', 'mlp', 'width')
 
 
 class Experts(NamedTuple):
@@ -33,11 +46,23 @@ class Experts(NamedTuple):
   down: jax.Array
 
 
+class Choice(NamedTuple):
+  """Experts of each token.
+
+  Attributes:
+    weight_NM: float32, what their outputs are weighted with.
+    expert_NM: int32, their numbers.
+  """
+
+  weight_NM: jax.Array
+  expert_NM: jax.Array
+
+
 def route(
     logit_NE: jax.Array,
     bias_E: jax.Array | None,
     config: config_lib.MixtureConfig,
-) -> tuple[jax.Array, jax.Array]:
+) -> Choice:
   """Experts of each token, and what their outputs are weighted with.
 
   Args:
@@ -46,7 +71,7 @@ def route(
     config: the mixture's settings.
 
   Returns:
-    float32 weights and int32 experts, both [N, experts_per_token].
+    The choice, M = experts_per_token.
   """
   if config.router == 'softmax':
     score_NE = jax.nn.softmax(logit_NE, axis=-1)
@@ -62,7 +87,7 @@ def route(
   if config.normalise:
     total = jnp.sum(weight_NM, axis=-1, keepdims=True)
     weight_NM = weight_NM / (total + 1e-20)
-  return config.scale * weight_NM, expert_NM
+  return Choice(config.scale * weight_NM, expert_NM)
 
 
 def _keep_groups(choice_NE, config) -> jax.Array:
@@ -78,25 +103,172 @@ def _keep_groups(choice_NE, config) -> jax.Array:
 
 
 def apply(
-    experts: Experts, config: config_lib.DecoderConfig, x_ND: jax.Array
+    experts: Experts,
+    config: config_lib.DecoderConfig,
+    x_ND: jax.Array,
+    mesh: jax.sharding.Mesh | None = None,
 ) -> jax.Array:
-  """The weighted sum of each token's experts, [N, D]."""
-  mixture = config.mixture
+  """The weighted sum of each token's experts.
+
+  Args:
+    experts: the layer's weights; on a mesh they lie as `sharding.rules` says.
+    config: the decoder's settings.
+    x_ND: the tokens; on a mesh rows over its batch axes, which divide N.
+    mesh: whose devices each do the work of their experts; None leaves the
+      placement to the compiler.
+
+  Returns:
+    [N, D] in the dtype of the tokens.
+  """
+  if mesh is None:
+    choice = _choose(experts, config, x_ND)
+    return _work(_matrices(experts, x_ND), config, x_ND, choice)
+  expert, fsdp, inner = _axes(config, mesh)
+
+  def local(experts, x_ND):
+    choice = _choose(experts, config, x_ND)
+    gate, up, down = _matrices(experts, x_ND)
+    if fsdp is not None:
+      # Stored in parts, used whole; the gradient is scattered back likewise.
+      gather = lambda kernel, axis: jax.lax.all_gather(
+          kernel, fsdp, axis=axis, tiled=True
+      )
+      gate, up, down = gather(gate, 1), gather(up, 1), gather(down, 2)
+    return _work(
+        (gate, up, down), config, x_ND, choice, expert=expert, inner=inner
+    )
+
+  whole, rows = PartitionSpec(), PartitionSpec(mesh_lib.BATCH_AXES)
+  wide = PartitionSpec(expert, fsdp, inner)
+  narrow = PartitionSpec(expert, inner, fsdp)
+  return jax.shard_map(
+      local,
+      mesh=mesh,
+      in_specs=(Experts(whole, whole, wide, wide, narrow), rows),
+      out_specs=rows,
+  )(experts, x_ND)
+
+
+def apply_on_shard(
+    experts: Experts,
+    config: config_lib.DecoderConfig,
+    x_ND: jax.Array,
+    mesh: jax.sharding.Mesh,
+) -> jax.Array:
+  """`apply` inside of a `shard_map` over the batch axes.
+
+  Args:
+    experts: the shard's, whole but for what is divided over `tensor`.
+    config: the decoder's settings.
+    x_ND: tokens of the shard; all shards of the axis `expert` are here, each
+      with as many.
+    mesh: that of the `shard_map`.
+
+  Returns:
+    [N, D] in the dtype of the tokens.
+  """
+  expert, _, inner = _axes(config, mesh)
+  wide = PartitionSpec(None, None, inner)
+  narrow = PartitionSpec(None, inner, None)
+  whole = PartitionSpec()
+  return jax.shard_map(
+      lambda matrices, x_ND, choice: _work(
+          matrices, config, x_ND, choice, expert=expert, inner=inner
+      ),
+      axis_names=frozenset({'tensor'}),
+      in_specs=((wide, wide, narrow), whole, whole),
+      out_specs=whole,
+      check_vma=False,
+  )(_matrices(experts, x_ND), x_ND, _choose(experts, config, x_ND))
+
+
+def _choose(experts: Experts, config, x_ND: jax.Array) -> Choice:
   logit_NE = x_ND.astype(jnp.float32) @ experts.router
-  weight_NM, expert_NM = route(logit_NE, experts.bias, mixture)
-  M = mixture.experts_per_token
-  flat = expert_NM.reshape(-1)
-  order = jnp.argsort(flat)  # Rows of expert 0, then of expert 1, ...
-  size_E = jnp.bincount(flat, length=mixture.num_experts)
-  product = lambda x, kernel: jax.lax.ragged_dot(
-      x, kernel.astype(x.dtype), size_E
+  return route(logit_NE, experts.bias, config.mixture)
+
+
+def _matrices(experts: Experts, x_ND: jax.Array) -> tuple[jax.Array, ...]:
+  kernels = experts.gate, experts.up, experts.down
+  return tuple(kernel.astype(x_ND.dtype) for kernel in kernels)
+
+
+def _axes(config, mesh) -> tuple[str | None, str | None, str | None]:
+  """Mesh axes that E, D and F are divided over."""
+  mixture = config.mixture
+  shape = (mixture.num_experts, config.width, mixture.expert_width)
+  spec = rules.spec(WIDE, shape, mesh)
+  return tuple(a if a and mesh.shape[a] > 1 else None for a in spec)
+
+
+def _work(
+    matrices, config, x_ND, choice: Choice, *, expert=None, inner=None
+) -> jax.Array:
+  """One device's work, and what it exchanges over the axes of E and F."""
+  shards = 1 if expert is None else jax.lax.axis_size(expert)
+  rounds = _rounds(matrices, x_ND.shape[0], shards, config)
+
+  def one(part):
+    x_ND, choice = part
+    if expert is not None:
+      x_ND, choice = jax.lax.all_gather(part, expert, axis=0, tiled=True)
+      first = jax.lax.axis_index(expert) * matrices[0].shape[0]
+      choice = choice._replace(expert_NM=choice.expert_NM - first)
+    out_ND = _experts_here(matrices, config, x_ND, choice, rounds == 1)
+    if expert is not None:
+      out_ND = jax.lax.psum_scatter(out_ND, expert, tiled=True)
+    return out_ND if inner is None else jax.lax.psum(out_ND, inner)
+
+  if rounds == 1:
+    return one((x_ND, choice))
+  parts = jax.tree.map(
+      lambda x: x.reshape(rounds, -1, x.shape[-1]), (x_ND, choice)
   )
-  save = lambda x: ad_checkpoint.checkpoint_name(x, 'mlp')
-  sorted_x = x_ND[order // M]
-  gate = save(product(sorted_x, experts.gate))
-  up = save(product(sorted_x, experts.up))
-  active = activations.gated(gate, up, config.activation)
-  out = product(active, experts.down)[jnp.argsort(order)]
+  # Checkpointed, or the backward pass had the rows of all rounds at once.
+  return jax.lax.map(jax.checkpoint(one), parts).reshape(x_ND.shape)
+
+
+def _rounds(matrices, tokens: int, shards: int, config) -> int:
+  """In how many rounds tokens are worked through.
+
+  All tokens may choose the experts of one device, and a shape has room for
+  that. A round has no more rows than the device's own tokens take experts, or
+  than are as large as its matrices, whichever is more: the first bounds the
+  memory, and by the second few tokens, as in decoding, read the matrices once.
+  """
+  own = tokens * config.mixture.experts_per_token
+  most = max(own, sum(x.size for x in matrices) // config.width)
+  divides = lambda rounds: tokens % rounds == 0
+  fits = lambda rounds: own * shards <= most * rounds
+  every = range(1, tokens + 1)
+  return next((n for n in every if divides(n) and fits(n)), tokens)
+
+
+def _experts_here(
+    matrices, config, x_ND, choice: Choice, is_saved: bool
+) -> jax.Array:
+  """The weighted sum over those chosen experts that `matrices` are of.
+
+  The choice counts them from 0; numbers below 0 and from E on are elsewhere.
+  """
+  gate, up, down = matrices
+  weight_NM, expert_NM = choice
+  E, M = gate.shape[0], expert_NM.shape[1]
+  is_here_NM = (expert_NM >= 0) & (expert_NM < E)
+  flat = jnp.where(is_here_NM, expert_NM, E).reshape(-1)
+  order = jnp.argsort(flat)  # Rows of expert 0, then of expert 1, ...
+  size_E = jnp.bincount(flat, length=E + 1)[:E]
+  # What a ragged product leaves in the rows behind the last is not defined.
+  is_row = (jnp.arange(flat.size) < jnp.sum(size_E))[:, None]
+  keep = lambda rows: jnp.where(is_row, rows, 0)
+  product = lambda x, kernel: jax.lax.ragged_dot(x, kernel, size_E)
+
+  def save(rows):
+    return ad_checkpoint.checkpoint_name(rows, 'mlp') if is_saved else rows
+
+  rows = keep(x_ND[order // M])
+  active = activations.gated(
+      save(product(rows, gate)), save(product(rows, up)), config.activation
+  )
+  out = keep(product(active, down))[jnp.argsort(order)]
   out_NMD = out.reshape(-1, M, out.shape[-1])
-  weight_NM = weight_NM.astype(x_ND.dtype)
-  return jnp.einsum('nmd,nm->nd', out_NMD, weight_NM)
+  return jnp.einsum('nmd,nm->nd', out_NMD, weight_NM.astype(x_ND.dtype))

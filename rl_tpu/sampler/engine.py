@@ -24,6 +24,7 @@ from rl_tpu.sampler import types
 from rl_tpu.sampler import weights as weights_lib
 from rl_tpu.sharding import mesh as mesh_lib
 from rl_tpu.sharding import rules
+from rl_tpu.types import programs as programs_lib
 
 DecodeState = state_lib.DecodeState
 _MIN_CAPACITY = 64
@@ -79,6 +80,12 @@ class PolicyEngine(contract.Engine):
           f'sampler: max_length = {max_length} must be 2 to the'
           f' {decoder_config.max_length} positions of the model.'
       )
+    mixture, shards = decoder_config.mixture, mesh.shape['expert']
+    if mixture is not None and mixture.num_experts % shards:
+      raise ValueError(
+          f'mesh.expert = {shards} does not divide the {mixture.num_experts}'
+          f' experts of the model; use a divisor of {mixture.num_experts}.'
+      )
     self.decoder_config = decoder_config
     self.tokens_per_call = tokens_per_call
     self.prefill_buckets = _check_buckets(prefill_buckets, max_length)
@@ -97,16 +104,17 @@ class PolicyEngine(contract.Engine):
     config, mesh = self.decoder_config, self._mesh
     state, weights = self.state_shardings(), self.weight_shardings
     rows, whole = rules.rows_sharding(mesh), rules.replicated(mesh)
+    of_weights = weights_lib.shard_specs(weights)
     local = functools.partial(
         jax.shard_map,
         mesh=mesh,
         axis_names=frozenset(mesh_lib.BATCH_AXES),
-        out_specs=rows.spec,
         check_vma=False,
     )
     generate = functools.partial(
         steps.generate,
         config=config,
+        mesh=mesh,
         tokens_per_call=self.tokens_per_call,
         max_length=self.max_length,
         max_support=self.max_support,
@@ -114,17 +122,24 @@ class PolicyEngine(contract.Engine):
     # With several processes each of them reads all rows.
     result = rows if jax.process_count() == 1 else whole
     self._generate = jax.jit(
-        local(generate, in_specs=(whole.spec, rows.spec)),
+        local(
+            generate,
+            in_specs=(of_weights, rows.spec),
+            out_specs=rows.spec,
+        ),
         donate_argnums=1,
         in_shardings=(weights, state),
         out_shardings=(state, result),
     )
-    fill = functools.partial(refill.run, config=config, chunk=self._chunk)
+    fill = functools.partial(
+        refill.run, config=config, mesh=mesh, chunk=self._chunk
+    )
     self._refill = {
         continues: jax.jit(
             local(
                 functools.partial(fill, continues=continues),
-                in_specs=(whole.spec, rows.spec, rows.spec),
+                in_specs=(of_weights, rows.spec, rows.spec),
+                out_specs=rows.spec,
             ),
             donate_argnums=1,
             in_shardings=(weights, state, rows),
@@ -133,7 +148,11 @@ class PolicyEngine(contract.Engine):
         for continues in (False, True)
     }
     self._prefill = jax.jit(
-        functools.partial(steps.prefill, config=config),
+        local(
+            functools.partial(steps.prefill, config=config, mesh=mesh),
+            in_specs=(of_weights, whole.spec, whole.spec),
+            out_specs=whole.spec,
+        ),
         in_shardings=(weights, whole, whole),
         out_shardings=whole,
     )
@@ -229,9 +248,50 @@ class PolicyEngine(contract.Engine):
 
   def compiled_generate(self, capacity: int) -> jax.stages.Compiled:
     """The compiled `generate`, to look into."""
+    weights, state = self._abstract(capacity)
+    return self._generate.lower(weights, state).compile()
+
+  def programs(self) -> list[programs_lib.Program]:
+    """Prefill of the longest prompts, and decoding in a full cache."""
+    weights, state = self._abstract(self.max_length)
+    bucket = self.prefill_buckets[-1]
+    depth = refill.depth(self._slots // self.shards, self._chunk)
+    table = jax.ShapeDtypeStruct(
+        (self.shards * depth, bucket + refill.EXTRA),
+        np.int32,
+        sharding=rules.rows_sharding(self._mesh),
+    )
+    held = {'sampler': weights, 'cache': state.cache}
+    return [
+        programs_lib.Program(
+            'prefill',
+            self._refill[False],
+            (weights, state, table),
+            held,
+            tokens=self.shards * depth * bucket,
+            rows=bucket,
+        ),
+        programs_lib.Program(
+            'decode',
+            self._generate,
+            (weights, state),
+            held,
+            tokens=self._slots * self.tokens_per_call,
+            reads=self.tokens_per_call,
+        ),
+    ]
+
+  def _abstract(self, capacity: int) -> tuple[arranged.Weights, DecodeState]:
+    """Weights and state with their shardings, nothing allocated."""
+    place = lambda leaf, sharding: jax.ShapeDtypeStruct(
+        leaf.shape, leaf.dtype, sharding=sharding
+    )
     weights = weights_lib.weight_shapes(self.decoder_config, self.dtype)
     state = jax.eval_shape(lambda: self._init(capacity=capacity))
-    return self._generate.lower(weights, state).compile()
+    return (
+        jax.tree.map(place, weights, self.weight_shardings),
+        jax.tree.map(place, state, self.state_shardings()),
+    )
 
   # Below: the Engine API, 0.2.2, and the four names that 0.3 adds.
 

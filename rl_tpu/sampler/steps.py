@@ -44,9 +44,10 @@ def prefill(
     length_S: jax.Array,
     *,
     config: config_lib.DecoderConfig,
+    mesh: jax.sharding.Mesh,
 ) -> Prefix:
-  """Reads prompts padded on the right."""
-  cache = decode.prefill(weights, config, token_ST, length_S)
+  """Reads prompts padded on the right, on every shard."""
+  cache = decode.prefill(weights, config, token_ST, length_S, mesh)
   last_S = jnp.take_along_axis(token_ST, length_S[:, None] - 1, axis=1)
   return Prefix(cache, last_S[:, 0], length_S)
 
@@ -97,6 +98,7 @@ def generate(
     state: DecodeState,
     *,
     config: config_lib.DecoderConfig,
+    mesh: jax.sharding.Mesh,
     tokens_per_call: int,
     max_length: int,
     max_support: int,
@@ -118,7 +120,7 @@ def generate(
   def one(carry, bits_S2):
     cache, token_S, position_S, generated_S, live_S = carry
     hidden_DS, cache = decode.step(
-        weights, config, token_S, position_S, cache
+        weights, config, token_S, position_S, cache, mesh
     )
     logits_VS = decode.logits(weights, config, hidden_DS)
     drawn = sampling.draw(

@@ -10,6 +10,7 @@ from rl_tpu.models import arranged
 from rl_tpu.models import config as config_lib
 from rl_tpu.models import decoder
 from rl_tpu.sharding import rules
+from rl_tpu.types import programs as programs_lib
 
 
 def shardings(
@@ -17,17 +18,13 @@ def shardings(
 ) -> arranged.Weights:
   """Where each weight lies for decoding.
 
-  Split over `tensor` only: a decode step reads every weight, and one that is
-  split over the batch axes would be gathered every time.
+  Not split over `fsdp`: a decode step reads every weight, and would gather it
+  every time. Experts stay apart, as the tokens come to them.
   """
-  size = mesh.shape['tensor']
 
   def place_one(names: tuple[str, ...], leaf: jax.ShapeDtypeStruct):
-    axes = [
-        'tensor' if rules.RULES[name] == 'tensor' and n % size == 0 else None
-        for name, n in zip(names, leaf.shape)
-    ]
-    return NamedSharding(mesh, PartitionSpec(*axes))
+    spec = rules.spec(names, leaf.shape, mesh, whole=('fsdp',))
+    return NamedSharding(mesh, spec)
 
   is_names = lambda x: isinstance(x, tuple) and isinstance(x[0], str)
   return jax.tree.map(
@@ -35,6 +32,16 @@ def shardings(
       arranged.logical_axes(config),
       weight_shapes(config, 'float32'),
       is_leaf=is_names,
+  )
+
+
+def shard_specs(weight_shardings: arranged.Weights) -> arranged.Weights:
+  """The same for a `shard_map` over the batch axes: without `tensor`."""
+  return jax.tree.map(
+      lambda sharding: PartitionSpec(
+          *(None if axis == 'tensor' else axis for axis in sharding.spec)
+      ),
+      weight_shardings,
   )
 
 
@@ -105,6 +112,12 @@ class PolicyStore:
     check_params(params, self._shapes)
     weights = jax.block_until_ready(self._arrange(self._reach(params)))
     self._weights, self._version = weights, version
+
+  def program(self, params: decoder.Params) -> programs_lib.Program:
+    """The copy that `publish` makes, of abstract parameters."""
+    return programs_lib.Program(
+        'publish', self._arrange, (params,), {'actor': params}
+    )
 
   def _reach(self, params: decoder.Params) -> decoder.Params:
     """Brings parameters to the sampler's devices if they are on others."""

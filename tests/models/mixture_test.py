@@ -1,4 +1,7 @@
-"""Routing by hand, and the experts' work against a loop over tokens."""
+"""Routing by hand, and the experts' work against a loop over tokens.
+
+And on meshes against the same on one device.
+"""
 
 import dataclasses
 
@@ -8,8 +11,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rl_tpu.config import schema
 from rl_tpu.models import config as config_lib
+from rl_tpu.models import decoder
+from rl_tpu.models import execution
 from rl_tpu.models import mixture
+from rl_tpu.sharding import mesh as mesh_lib
+from rl_tpu.sharding import rules
 from tests.models import cases
 
 
@@ -19,8 +27,8 @@ def settings(**changes) -> config_lib.MixtureConfig:
   )
 
 
-def draw(config, seed=0):
-  """Weights of a layer, and 10 tokens."""
+def draw(config, seed=0, tokens=10):
+  """Weights of a layer, and tokens."""
   width, made = config.width, config.mixture
   shapes = dict(
       router=(width, made.num_experts),
@@ -32,7 +40,7 @@ def draw(config, seed=0):
   rng = np.random.default_rng(seed)
   array = lambda shape: jnp.asarray(0.4 * rng.normal(size=shape), jnp.float32)
   experts = mixture.Experts(**{k: array(v) for k, v in shapes.items()})
-  return experts, array((10, width))
+  return experts, array((tokens, width))
 
 
 def loop(experts, config, x_ND):
@@ -49,6 +57,21 @@ def loop(experts, config, x_ND):
       row = row + weight_NM[token, choice] * out
     rows.append(row)
   return jnp.stack(rows)
+
+
+def gradients(function, experts, x_ND):
+  """A weighted sum of what `function` gives, and its gradients by both."""
+  towards = jnp.cos(jnp.arange(x_ND.size)).reshape(x_ND.shape)
+  value = lambda experts, x_ND: jnp.sum(function(experts, x_ND) * towards)
+  return jax.value_and_grad(value, argnums=(0, 1))(experts, x_ND)
+
+
+def assert_close(found, expected):
+  jax.tree.map(
+      lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5, rtol=1e-5),
+      found,
+      expected,
+  )
 
 
 class MixtureTest(parameterized.TestCase):
@@ -92,20 +115,10 @@ class MixtureTest(parameterized.TestCase):
   def test_equals_a_loop_over_tokens_with_its_gradients(self, router):
     config = cases.config(mixture=settings(router=router))
     experts, x_ND = draw(config)
-    towards = jnp.cos(jnp.arange(x_ND.size)).reshape(x_ND.shape)
-
-    def through(function):
-      value = lambda experts, x_ND: jnp.sum(
-          function(experts, config, x_ND) * towards
-      )
-      return jax.value_and_grad(value, argnums=(0, 1))(experts, x_ND)
-
-    found, expected = through(mixture.apply), through(loop)
-    jax.tree.map(
-        lambda x, y: np.testing.assert_allclose(x, y, atol=1e-5, rtol=1e-4),
-        found,
-        expected,
-    )
+    apply = lambda *args: mixture.apply(args[0], config, args[1])
+    plain = lambda *args: loop(args[0], config, args[1])
+    found = gradients(apply, experts, x_ND)
+    assert_close(found, gradients(plain, experts, x_ND))
     np.testing.assert_array_equal(found[1][0].bias, 0.0)
 
   def test_no_token_is_dropped_when_all_take_the_same_experts(self):
@@ -116,6 +129,48 @@ class MixtureTest(parameterized.TestCase):
     found = mixture.apply(experts, config, x_ND)
     np.testing.assert_allclose(found, loop(experts, config, x_ND), atol=1e-5)
     self.assertGreater(float(jnp.abs(found).min(axis=0).max()), 0.0)
+
+  # Axes data, fsdp, tensor and expert. A shard's tokens take several rounds
+  # in all but the first, whose tokens are all of one shard.
+  @parameterized.parameters(
+      (1, 4, 2, 1), (1, 2, 2, 2), (1, 1, 2, 4), (1, 1, 1, 8)
+  )
+  def test_P3_on_a_mesh_equals_one_device_with_its_gradients(self, *sizes):
+    config = cases.config(mixture=settings(num_experts=8))
+    experts, x_ND = draw(config, tokens=64)
+    plain = lambda *args: mixture.apply(args[0], config, args[1])
+    expected = jax.jit(lambda *args: gradients(plain, *args))(experts, x_ND)
+
+    mesh = mesh_lib.make_mesh(schema.MeshConfig(*sizes))
+    axes = mixture.Experts(
+        router=('width', 'router'),
+        bias=('router',),
+        gate=mixture.WIDE,
+        up=mixture.WIDE,
+        down=mixture.NARROW,
+    )
+    places = rules.param_shardings(axes._asdict(), mesh, experts._asdict())
+    experts = jax.device_put(experts, mixture.Experts(**places))
+    x_ND = jax.device_put(x_ND, rules.rows_sharding(mesh))
+    apply = lambda *args: mixture.apply(args[0], config, args[1], mesh)
+    found = jax.jit(lambda *args: gradients(apply, *args))(experts, x_ND)
+    assert_close(found, expected)
+
+  def test_the_router_stays_in_float32_where_others_are_cast(self):
+    config = cases.config(mixture=cases.mixture())
+    mesh = mesh_lib.make_mesh(
+        schema.MeshConfig(1, 2, 1, 1), jax.devices()[:2]
+    )
+    run = execution.Execution(dtype='bfloat16', mesh=mesh)
+    layer = jax.tree.map(lambda p: p[0], cases.params(config)['layers'])
+    axes = jax.tree.map(
+        lambda names: names[1:],
+        decoder.logical_axes(config)['layers'],
+        is_leaf=lambda x: isinstance(x, tuple),
+    )
+    cast = run.gather_weights(layer, axes)
+    self.assertEqual(cast['query']['kernel'].dtype, jnp.bfloat16)
+    self.assertEqual(cast['mixture']['router']['kernel'].dtype, jnp.float32)
 
   @parameterized.parameters(
       (dict(router='top'), 'router'),

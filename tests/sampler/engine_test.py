@@ -10,7 +10,10 @@ import numpy as np
 
 from rl_tpu.sampler import contract
 from rl_tpu.sampler import types
+from tests.models import cases
 from tests.sampler import worlds
+
+_MIXTURE = cases.config(mixture=cases.mixture())
 
 
 def _collectives(text: str) -> list[str]:
@@ -112,6 +115,10 @@ class ApiTest(parameterized.TestCase):
 
   @parameterized.parameters(
       (dict(slots=6, on=(4, 1, 1)), 'sampler.slots = 6 .* multiple of 4'),
+      (
+          dict(model=_MIXTURE, slots=6, on=(1, 1, 1, 3)),
+          'mesh.expert = 3 does not divide the 4 experts .* a divisor of 4',
+      ),
       (dict(K=0), 'sampler.tokens_per_call must be at least 1, got 0'),
       (dict(rows=0), 'sampler.prefill_rows must be at least 1, got 0'),
       (dict(buckets=(16, 8)), r'prefill_buckets = \(16, 8\) must ascend'),
@@ -123,7 +130,7 @@ class ApiTest(parameterized.TestCase):
       worlds.engine(**settings)
 
   def test_capacity_steps(self):
-    model = worlds.cases.config(max_length=2048)
+    model = cases.config(max_length=2048)
     engine = worlds.engine(model, max_length=200)
     sizes = [engine.capacity_for(n) for n in (1, 64, 65, 97, 129, 193, 200)]
     self.assertEqual(sizes, [64, 64, 96, 128, 192, 200, 200])

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 import functools
+import math
 
 import jax
 import jax.numpy as jnp
@@ -22,10 +23,10 @@ PARAMS = functools.cache(lambda seed=0: cases.params(MODEL, seed))
 
 
 @functools.cache
-def mesh(data: int = 1, fsdp: int = 1, tensor: int = 1) -> jax.sharding.Mesh:
-  """A mesh over the first devices."""
-  sizes = schema.MeshConfig(data=data, fsdp=fsdp, tensor=tensor)
-  return mesh_lib.make_mesh(sizes, jax.devices()[: data * fsdp * tensor])
+def mesh(*sizes: int) -> jax.sharding.Mesh:
+  """A mesh over the first devices: data, fsdp, tensor, expert."""
+  devices = jax.devices()[: math.prod(sizes)]
+  return mesh_lib.make_mesh(schema.MeshConfig(*sizes), devices)
 
 
 @functools.cache
@@ -34,7 +35,7 @@ def engine(
     *,
     K: int = 4,
     slots: int = 4,
-    on: tuple[int, int, int] = (1, 1, 1),
+    on: tuple[int, ...] = (1, 1, 1),
     buckets: tuple[int, ...] = (8, 32),
     rows: int = 4,
     max_length: int = MAX_LENGTH,
