@@ -24,7 +24,7 @@ from rl_tpu.sampler import state as state_lib
 # first; then, of one insert, the row its prompt is in, its slot within the
 # shard, and its control row.
 _LENGTH, _START, _SOURCE, _SLOT, _CONTROL = range(5)
-EXTRA = _CONTROL + state_lib.WIDTH
+_EXTRA = _CONTROL + state_lib.WIDTH
 _MIN_BUCKET = 16
 
 
@@ -61,11 +61,6 @@ def bucket_for(insert: state_lib.Insert, whole: int) -> int:
   return min(size, whole)
 
 
-def depth(slots: int, chunk: int) -> int:
-  """Rows of one shard's part of a table: its slots, in whole chunks."""
-  return -(-slots // chunk) * chunk
-
-
 def table(
     inserts: Sequence[state_lib.Insert],
     *,
@@ -86,9 +81,9 @@ def table(
     chunk: prompts that a shard reads at once.
   """
   local = slots // shards
-  height = depth(local, chunk)
-  out = np.zeros((shards, height, bucket + EXTRA), np.int32)
-  out[:, :, bucket + _SOURCE] = height  # Behind the last: no insert.
+  depth = -(-local // chunk) * chunk
+  out = np.zeros((shards, depth, bucket + _EXTRA), np.int32)
+  out[:, :, bucket + _SOURCE] = depth  # Behind the last: no insert.
   last: list[bytes | None] = [None] * shards
   prompts, used = [0] * shards, [0] * shards
   for insert in inserts:
@@ -109,7 +104,7 @@ def table(
   tokens = int(np.sum(out[:, :, bucket + _LENGTH]))
   rows = sum(-(-count // chunk) * chunk for count in prompts)
   return Table(
-      data=out.reshape(shards * height, -1),
+      data=out.reshape(shards * depth, -1),
       tokens=tokens,
       padding=rows * bucket - tokens,
       reused=sum(insert.start for insert in inserts),
@@ -140,7 +135,7 @@ def run(
   Returns:
     The new state.
   """
-  bucket = table_PC.shape[1] - EXTRA
+  bucket = table_PC.shape[1] - _EXTRA
   column = lambda index: table_PC[:, bucket + index]
   length_P, start_P = column(_LENGTH), column(_START)
   source_P, slot_P = column(_SOURCE), column(_SLOT)
