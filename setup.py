@@ -37,6 +37,8 @@ setuptools.setup(
         # And cosmic-ray without its dependencies (launch/setup.sh).
         'mutation': ['attrs>=25.4', 'parso>=0.8.5'],
         'parity': ['torch>=2.13', 'transformers>=5.24'],
+        # A run on a TPU pod: the chips, gs:// and Pathways.
+        'pod': ['gcsfs>=2026.8', 'libtpu', 'pathwaysutils>=0.1.13'],
         'tasks': ['reasoning-gym>=0.1.25'],
         'test': ['hypothesis>=6.170', 'pytest>=9.2', 'pytest-xdist>=3.8'],
         'tpu': ['libtpu'],
