@@ -21,8 +21,10 @@ from rl_tpu.learner import learner as learner_lib
 from rl_tpu.losses import objective
 from rl_tpu.models import config as model_config
 from rl_tpu.models import decoder as decoder_lib
+from rl_tpu.models import execution as execution_lib
 from rl_tpu.models import huggingface
 from rl_tpu.models import lora
+from rl_tpu.models import splash as splash_lib
 from rl_tpu.records import records
 from rl_tpu.rewards import scaling
 from rl_tpu.rollout import runner as runner_lib
@@ -297,32 +299,75 @@ def build_policy(config: schema.ExperimentConfig) -> Policy:
     ValueError: a mesh that the devices or the rows do not fit, a folder that
       lacks a file or a tensor, a tokenizer larger than the model.
   """
-  mesh = mesh_lib.make_mesh(config.mesh)
-  mesh_lib.check_rows(
-      mesh,
-      config.batching.rows_per_microbatch,
-      'batching.rows_per_microbatch',
-  )
+  mesh = build_mesh(config)
   tokenizer = tokenizer_lib.Tokenizer.from_folder(config.model.path)
   template = chat.ChatTemplate.from_folder(
       config.model.path, file=config.model.chat_template
   )
   decoder, params = huggingface.load(config.model.path, mesh=mesh)
+  decoder = decoder_settings(config, decoder, tokenizer)
+  if decoder.lora is not None:
+    params = _with_adapters(config, decoder, params, mesh)
+  return Policy(mesh, decoder, params, tokenizer, template)
+
+
+def build_mesh(
+    config: schema.ExperimentConfig,
+    devices: Sequence[jax.Device] | None = None,
+) -> jax.sharding.Mesh:
+  """The run's mesh.
+
+  Args:
+    config: the experiment.
+    devices: defaults to every device of the program.
+
+  Raises:
+    ValueError: sizes that the devices or the rows do not fit, or rows that
+      the attention cannot take.
+  """
+  mesh = mesh_lib.make_mesh(config.mesh, devices)
+  batching = config.batching
+  mesh_lib.check_rows(
+      mesh, batching.rows_per_microbatch, 'batching.rows_per_microbatch'
+  )
+  execution = execution_lib.Execution(
+      attention=config.model.attention, mesh=mesh
+  )
+  splash = execution.attention_of_platform() == 'splash'
+  if splash and batching.row_length % splash_lib.LANES:
+    raise ValueError(
+        f'batching.row_length = {batching.row_length}: splash attention, which'
+        f' model.attention = {config.model.attention!r} means on this mesh,'
+        f' takes multiples of {splash_lib.LANES}.'
+    )
+  return mesh
+
+
+def decoder_settings(
+    config: schema.ExperimentConfig,
+    decoder: model_config.DecoderConfig,
+    tokenizer: tokenizer_lib.Tokenizer,
+) -> model_config.DecoderConfig:
+  """The folder's decoder as this experiment uses it.
+
+  Raises:
+    ValueError: a tokenizer or a window larger than the model.
+  """
   if tokenizer.size > decoder.vocab_size:
     raise ValueError(
         f'model.path = {config.model.path}: the tokenizer has'
         f' {tokenizer.size} tokens, the model {decoder.vocab_size} rows.'
     )
-  decoder = dataclasses.replace(decoder, usable_vocab=tokenizer.size)
   if decoder.max_length < config.budgets.window:
     raise ValueError(
         f'budgets.window = {config.budgets.window}: the model has'
         f' {decoder.max_length} positions.'
     )
-  decoder = dataclasses.replace(decoder, lora=adapter_settings(config.model))
-  if decoder.lora is not None:
-    params = _with_adapters(config, decoder, params, mesh)
-  return Policy(mesh, decoder, params, tokenizer, template)
+  return dataclasses.replace(
+      decoder,
+      usable_vocab=tokenizer.size,
+      lora=adapter_settings(config.model),
+  )
 
 
 def adapter_settings(model: schema.ModelConfig) -> lora.Settings | None:
@@ -367,17 +412,19 @@ def build_learner(
   )
 
 
-def build_sampler(
-    config: schema.ExperimentConfig, policy: Policy
-) -> sampler_lib.JetStreamSampler:
-  """The decode engine on its own mesh, and its weight store."""
-  mesh = policy.mesh
+def build_engine(
+    config: schema.ExperimentConfig,
+    decoder: model_config.DecoderConfig,
+    mesh: jax.sharding.Mesh,
+) -> engine_lib.PolicyEngine:
+  """The decode engine, on the run's mesh or on some of its devices."""
   if config.sampler.devices:
     mesh = mesh_lib.make_mesh(
-        schema.MeshConfig(), jax.devices()[: config.sampler.devices]
+        schema.MeshConfig(),
+        list(mesh.devices.flat)[: config.sampler.devices],
     )
-  engine = engine_lib.PolicyEngine(
-      decoder_config=policy.decoder,
+  return engine_lib.PolicyEngine(
+      decoder_config=decoder,
       mesh=mesh,
       slots=config.sampler.slots,
       tokens_per_call=config.sampler.tokens_per_call,
@@ -387,13 +434,26 @@ def build_sampler(
       dtype=config.model.dtype,
       max_support=config.sampling.recorded_support,
   )
-  return sampler_lib.JetStreamSampler(engine)
+
+
+def build_sampler(
+    config: schema.ExperimentConfig, policy: Policy
+) -> sampler_lib.JetStreamSampler:
+  """The decode engine and its weight store."""
+  return sampler_lib.JetStreamSampler(
+      build_engine(config, policy.decoder, policy.mesh)
+  )
 
 
 def check_workdir(
-    workdir: str, config: schema.ExperimentConfig
+    workdir: str, config: schema.ExperimentConfig, *, folder: str
 ) -> schema.ExperimentConfig | None:
   """The config that a used work directory was started with.
+
+  Args:
+    workdir: as the user names it.
+    config: of this run.
+    folder: where its files are.
 
   Returns:
     None for a fresh directory.
@@ -401,7 +461,7 @@ def check_workdir(
   Raises:
     ValueError: it belongs to another experiment or other settings.
   """
-  path = os.path.join(workdir, 'config.json')
+  path = os.path.join(folder, 'config.json')
   if not os.path.exists(path):
     return None
   before = loading.load(path)

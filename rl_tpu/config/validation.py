@@ -14,7 +14,7 @@ from rl_tpu.config import fields
 from rl_tpu.config import learning_checks
 from rl_tpu.config import schema
 
-VERBS = ('train', 'evaluate', 'sft')
+VERBS = ('train', 'evaluate', 'plan', 'sft')
 
 
 def validate(config: schema.ExperimentConfig, *, verb: str = 'train') -> None:
@@ -22,7 +22,7 @@ def validate(config: schema.ExperimentConfig, *, verb: str = 'train') -> None:
 
   Args:
     config: the settings, overrides applied.
-    verb: what is to be done with them: train, evaluate or sft.
+    verb: what is to be done with them: train, evaluate, plan or sft.
 
   Raises:
     ValueError: the first misuse found, in one line.
@@ -35,6 +35,8 @@ def validate(config: schema.ExperimentConfig, *, verb: str = 'train') -> None:
   _check_targets(config, verb)
   if verb == 'sft':
     _check_sft(config)
+  elif verb == 'plan':  # Shapes are all that is read of the model.
+    check_model_folder(config.model.path, files=('config.json',))
   else:
     check_model_folder(config.model.path)
   learning_checks.check(config)

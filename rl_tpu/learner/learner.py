@@ -35,6 +35,50 @@ Stats = dict[str, Any]
 _SoFar = tuple[Any, Stats, jax.Array, jax.Array]
 
 
+@dataclasses.dataclass(frozen=True)
+class Gradient:
+  """Gradient, statistics, weight sum and loss of microbatches.
+
+  Attributes:
+    start: jitted, zeros of the right shapes.
+    add: jitted, adds a microbatch's; donates what it adds to.
+  """
+
+  start: Callable[..., _SoFar]
+  add: Callable[..., _SoFar]
+
+  def __call__(
+      self, params: Any, base: Any, part: batch_lib.Minibatch, so_far: Any
+  ) -> _SoFar:
+    """The sums with one more microbatch; None starts them."""
+    if so_far is None:
+      so_far = self.start(params, base, part)
+    return self.add(params, base, part, so_far)
+
+
+@dataclasses.dataclass(frozen=True)
+class Functions:
+  """The jitted functions of a learner, for whoever compiles them ahead.
+
+  Attributes:
+    values: critic parameters and rows to head_BT.
+    logp: actor parameters and rows to logp_BT.
+    reference_logp: the same of the reference.
+    estimate: joins, positions, heads and KL to estimates and V_p.
+    plan: microbatches and log-probs to their plans; None for one pass.
+    actor: gradient and step of the actor.
+    critic: the same of the critic.
+  """
+
+  values: Callable[..., jax.Array]
+  logp: Callable[..., jax.Array]
+  reference_logp: Callable[..., jax.Array]
+  estimate: Callable[..., tuple[batch_lib.Estimates, jax.Array]]
+  plan: Callable[..., Any] | None
+  actor: tuple[Gradient, Callable[..., Any]]
+  critic: tuple[Gradient, Callable[..., Any]]
+
+
 class Learner:
   """Jitted steps for one model, one mesh and one set of objectives."""
 
@@ -114,29 +158,36 @@ class Learner:
 
     The state takes `actor_params` over: an update donates them.
     """
+    parts = self.start_params(actor_params, with_critic=with_critic)
+    actor = self._trainable(parts.actor, self.actor_optimizer)
+    critic = None
+    if parts.critic is not None:
+      critic = self._trainable(parts.critic, self.critic_optimizer)
+    base = parts.base
+    if base is not None:
+      base = jax.device_put(base, self.param_shardings(base))
+    return state_lib.TrainState(actor, critic, base)
+
+  def start_params(
+      self, actor_params: Any, *, with_critic: bool
+  ) -> state_lib.TrainState:
+    """The parameters of the start alone, in the places of a state."""
     if with_critic and self._shares:
       actor_params = self._networks.with_head(actor_params)
-    base, trained = self._taken_apart(actor_params)
-    actor = self._trainable(trained, self.actor_optimizer)
+    base, actor = self._taken_apart(actor_params)
     if not with_critic or self._shares:
       return state_lib.TrainState(actor, None, base)
-    copy = lambda tree: jax.tree.map(jnp.copy, tree)
-    critic_params = self._networks.critic_params(
-        lora.join(base, copy(actor.params))
-    )
-    _, critic_params = self._taken_apart(critic_params)
-    freezing.check(
-        critic_params, self._critic.freeze, setting='critic.freeze'
-    )
-    critic = self._trainable(critic_params, self.critic_optimizer)
+    copy = jax.tree.map(jnp.copy, actor)
+    critic = self._networks.critic_params(lora.join(base, copy))
+    _, critic = self._taken_apart(critic)
+    freezing.check(critic, self._critic.freeze, setting='critic.freeze')
     return state_lib.TrainState(actor, critic, base)
 
   def _taken_apart(self, params: Any) -> tuple[Any | None, Any]:
-    """The frozen base on the mesh, if there is one, and what is trained."""
+    """The frozen base, if there is one, and what is trained."""
     if not self._adapts:
       return None, params
-    base, trained = lora.split(params, networks_lib.HEAD)
-    return jax.device_put(base, self.param_shardings(base)), trained
+    return lora.split(params, networks_lib.HEAD)
 
   def _trainable(self, params: Any, optimizer: Any) -> state_lib.Trainable:
     for leaf in jax.tree.leaves(params):
@@ -146,19 +197,25 @@ class Learner:
         )
     shardings = self.param_shardings(params)
     params = jax.device_put(params, shardings)
-    # Moments lie where their parameters do; counters are replicated. A frozen
-    # parameter has no moments (C10).
+    places = self.optimizer_shardings(params, optimizer)
+    opt_state = jax.jit(optimizer.init, out_shardings=places)(params)
+    return state_lib.Trainable(params, opt_state)
+
+  def optimizer_shardings(self, params: Any, optimizer: Any) -> Any:
+    """Where each array of an optimizer's state lives.
+
+    Moments lie where their parameters do; counters are replicated. A frozen
+    parameter has no moments (C10).
+    """
     is_frozen = lambda leaf: isinstance(leaf, optax.MaskedNode)
-    places = optax.tree_utils.tree_map_params(
+    return optax.tree_utils.tree_map_params(
         optimizer,
         lambda leaf, sharding: leaf if is_frozen(leaf) else sharding,
         jax.eval_shape(optimizer.init, params),
-        shardings,
+        self.param_shardings(params),
         transform_non_params=lambda _: self._whole,
         is_leaf=is_frozen,
     )
-    opt_state = jax.jit(optimizer.init, out_shardings=places)(params)
-    return state_lib.Trainable(params, opt_state)
 
   # --- scoring -----------------------------------------------------------
 
@@ -256,7 +313,7 @@ class Learner:
     if not self._two_passes:
       return list(microbatches)
     logps = None
-    if passes.reads_policy(self._objective):
+    if self.reads_policy:
       policy = networks_lib.policy_params(params)
       logps = tuple(self.logp(policy, [part.rows for part in microbatches]))
     plans = self._plan(tuple(microbatches), logps)
@@ -286,6 +343,24 @@ class Learner:
     return state_lib.Trainable(params, opt_state), stats, report
 
   # --- jitted bodies -----------------------------------------------------
+
+  @property
+  def reads_policy(self) -> bool:
+    """The first of two passes reads the policy's log-probs (L20)."""
+    return self._two_passes and passes.reads_policy(self._objective)
+
+  @property
+  def functions(self) -> Functions:
+    """What the methods above call."""
+    return Functions(
+        values=self._values,
+        logp=self._logp,
+        reference_logp=self._reference_logp,
+        estimate=self._estimate,
+        plan=self._plan if self._two_passes else None,
+        actor=(self._actor_gradient, self._apply_actor),
+        critic=(self._critic_gradient, self._apply_critic),
+    )
 
   def _build(self, supervised: bool, actor_optimizer, critic_optimizer) -> None:
     networks = self._networks
@@ -344,7 +419,7 @@ class Learner:
       )
 
     @jax.jit
-    def nothing(params, base, part):
+    def start(params, base, part):
       # One program for every microbatch: the first is added to zeros.
       _, stats = jax.eval_shape(whole_loss, params, base, part)
       zeros = lambda tree: jax.tree.map(
@@ -356,11 +431,7 @@ class Learner:
       zero = jnp.zeros((), jnp.float32)
       return gradients, zeros(stats), zero, zero
 
-    def call(params, base, part, so_far):
-      so_far = nothing(params, base, part) if so_far is None else so_far
-      return add(params, base, part, so_far)
-
-    return call
+    return Gradient(start, add)
 
 
 def _apply(optimizer: Any, config: schema.OptimizerConfig):

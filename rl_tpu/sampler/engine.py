@@ -24,6 +24,7 @@ from rl_tpu.sampler import types
 from rl_tpu.sampler import weights as weights_lib
 from rl_tpu.sharding import mesh as mesh_lib
 from rl_tpu.sharding import rules
+from rl_tpu.types import programs as programs_lib
 
 DecodeState = state_lib.DecodeState
 _MIN_CAPACITY = 64
@@ -247,9 +248,50 @@ class PolicyEngine(contract.Engine):
 
   def compiled_generate(self, capacity: int) -> jax.stages.Compiled:
     """The compiled `generate`, to look into."""
+    weights, state = self._abstract(capacity)
+    return self._generate.lower(weights, state).compile()
+
+  def programs(self) -> list[programs_lib.Program]:
+    """Prefill of the longest prompts, and decoding in a full cache."""
+    weights, state = self._abstract(self.max_length)
+    bucket = self.prefill_buckets[-1]
+    depth = refill.depth(self._slots // self.shards, self._chunk)
+    table = jax.ShapeDtypeStruct(
+        (self.shards * depth, bucket + refill.EXTRA),
+        np.int32,
+        sharding=rules.rows_sharding(self._mesh),
+    )
+    held = {'sampler': weights, 'cache': state.cache}
+    return [
+        programs_lib.Program(
+            'prefill',
+            self._refill[False],
+            (weights, state, table),
+            held,
+            tokens=self.shards * depth * bucket,
+            rows=bucket,
+        ),
+        programs_lib.Program(
+            'decode',
+            self._generate,
+            (weights, state),
+            held,
+            tokens=self._slots * self.tokens_per_call,
+            reads=self.tokens_per_call,
+        ),
+    ]
+
+  def _abstract(self, capacity: int) -> tuple[arranged.Weights, DecodeState]:
+    """Weights and state with their shardings, nothing allocated."""
+    place = lambda leaf, sharding: jax.ShapeDtypeStruct(
+        leaf.shape, leaf.dtype, sharding=sharding
+    )
     weights = weights_lib.weight_shapes(self.decoder_config, self.dtype)
     state = jax.eval_shape(lambda: self._init(capacity=capacity))
-    return self._generate.lower(weights, state).compile()
+    return (
+        jax.tree.map(place, weights, self.weight_shardings),
+        jax.tree.map(place, state, self.state_shardings()),
+    )
 
   # Below: the Engine API, 0.2.2, and the four names that 0.3 adds.
 

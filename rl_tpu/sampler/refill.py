@@ -24,7 +24,7 @@ from rl_tpu.sampler import state as state_lib
 # first; then, of one insert, the row its prompt is in, its slot within the
 # shard, and its control row.
 _LENGTH, _START, _SOURCE, _SLOT, _CONTROL = range(5)
-_EXTRA = _CONTROL + state_lib.WIDTH
+EXTRA = _CONTROL + state_lib.WIDTH
 _MIN_BUCKET = 16
 
 
@@ -61,6 +61,11 @@ def bucket_for(insert: state_lib.Insert, whole: int) -> int:
   return min(size, whole)
 
 
+def depth(slots: int, chunk: int) -> int:
+  """Rows of one shard's part of a table: its slots, in whole chunks."""
+  return -(-slots // chunk) * chunk
+
+
 def table(
     inserts: Sequence[state_lib.Insert],
     *,
@@ -81,9 +86,9 @@ def table(
     chunk: prompts that a shard reads at once.
   """
   local = slots // shards
-  depth = -(-local // chunk) * chunk
-  out = np.zeros((shards, depth, bucket + _EXTRA), np.int32)
-  out[:, :, bucket + _SOURCE] = depth  # Behind the last: no insert.
+  height = depth(local, chunk)
+  out = np.zeros((shards, height, bucket + EXTRA), np.int32)
+  out[:, :, bucket + _SOURCE] = height  # Behind the last: no insert.
   last: list[bytes | None] = [None] * shards
   prompts, used = [0] * shards, [0] * shards
   for insert in inserts:
@@ -104,7 +109,7 @@ def table(
   tokens = int(np.sum(out[:, :, bucket + _LENGTH]))
   rows = sum(-(-count // chunk) * chunk for count in prompts)
   return Table(
-      data=out.reshape(shards * depth, -1),
+      data=out.reshape(shards * height, -1),
       tokens=tokens,
       padding=rows * bucket - tokens,
       reused=sum(insert.start for insert in inserts),
@@ -135,7 +140,7 @@ def run(
   Returns:
     The new state.
   """
-  bucket = table_PC.shape[1] - _EXTRA
+  bucket = table_PC.shape[1] - EXTRA
   column = lambda index: table_PC[:, bucket + index]
   length_P, start_P = column(_LENGTH), column(_START)
   source_P, slot_P = column(_SOURCE), column(_SLOT)

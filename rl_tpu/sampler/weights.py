@@ -10,6 +10,7 @@ from rl_tpu.models import arranged
 from rl_tpu.models import config as config_lib
 from rl_tpu.models import decoder
 from rl_tpu.sharding import rules
+from rl_tpu.types import programs as programs_lib
 
 
 def shardings(
@@ -111,6 +112,12 @@ class PolicyStore:
     check_params(params, self._shapes)
     weights = jax.block_until_ready(self._arrange(self._reach(params)))
     self._weights, self._version = weights, version
+
+  def program(self, params: decoder.Params) -> programs_lib.Program:
+    """The copy that `publish` makes, of abstract parameters."""
+    return programs_lib.Program(
+        'publish', self._arrange, (params,), {'actor': params}
+    )
 
   def _reach(self, params: decoder.Params) -> decoder.Params:
     """Brings parameters to the sampler's devices if they are on others."""

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 import math
 
 import jax
+from jax.experimental import mesh_utils
 import numpy as np
 
 from rl_tpu.config import schema
@@ -20,19 +21,33 @@ def make_mesh(
 
   Args:
     config: axis sizes; one of them may be -1 and takes what is left.
-    devices: defaults to every device of the program.
+    devices: defaults to every device of the program. Of several slices the
+      axis data counts the slices first: nothing else crosses between them.
 
   Returns:
     A mesh whose axes are of type Auto: the compiler places what the
     shardings of parameters and rows leave open.
 
   Raises:
-    ValueError: sizes that do not multiply to the number of devices.
+    ValueError: sizes that do not multiply to the number of devices, or an
+      axis data that the slices do not divide.
   """
   devices = list(jax.devices() if devices is None else devices)
   sizes = _sizes(config, len(devices))
   auto = (jax.sharding.AxisType.Auto,) * len(AXES)
-  if len(devices) == len(jax.devices()):
+  slices = len({getattr(device, 'slice_index', 0) for device in devices})
+  if slices > 1:
+    if sizes[0] % slices:
+      raise ValueError(
+          f'mesh.data = {sizes[0]}: the devices are in {slices} slices, which'
+          ' only the axis data may cross; use a multiple of that.'
+      )
+    inner = (sizes[0] // slices, *sizes[1:])
+    grid = mesh_utils.create_hybrid_device_mesh(
+        inner, (slices, 1, 1, 1), devices
+    )
+    return jax.sharding.Mesh(grid, AXES, axis_types=auto)
+  if devices[0].platform == 'tpu' or len(devices) == len(jax.devices()):
     return jax.make_mesh(sizes, AXES, axis_types=auto, devices=devices)
   grid = np.asarray(devices).reshape(sizes)
   return jax.sharding.Mesh(grid, AXES, axis_types=auto)

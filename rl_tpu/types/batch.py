@@ -203,3 +203,51 @@ class Minibatch(NamedTuple):
   origin: Origin | None = None
   kl_coef_Y: jax.Array | None = None
   plan: Plan | None = None
+
+
+class Sizes(NamedTuple):
+  """Static sizes of a batch.
+
+  Attributes:
+    rows: packed rows, a whole number of microbatches.
+    length: tokens of a row.
+    segments: size of the segments' tables (N).
+    rollouts: size of the rollouts' tables (R).
+    support: ids of a sampling support of each token; 0 where none travel.
+  """
+
+  rows: int
+  length: int
+  segments: int
+  rollouts: int
+  support: int = 0
+
+
+# Everything else in a batch is int32.
+_BOOL = (
+    'action_mask_BT', 'transition_mask_BT', 'decay_BT', 'policy_mask_BT',
+    'critic_mask_BT', 'continues_N', 'bootstrap_R', 'included_R',
+)
+_FLOAT = ('behaviour_logp_BT', 'reward_BT', 'score_R', 'decays_R')
+
+
+def abstract(sizes: Sizes) -> SegmentBatch:
+  """Shapes and dtypes of the batches of a run, nothing allocated."""
+  letters = {
+      'BT': (sizes.rows, sizes.length),
+      'BTM': (sizes.rows, sizes.length, sizes.support),
+      'N': (sizes.segments,),
+      'R': (sizes.rollouts,),
+  }
+
+  def array(name: str) -> jax.ShapeDtypeStruct:
+    dtype = 'bool' if name in _BOOL else 'int32'
+    if name in _FLOAT:
+      dtype = 'float32'
+    return jax.ShapeDtypeStruct(letters[name.rsplit('_', 1)[1]], dtype)
+
+  fill = lambda kind: kind(**{name: array(name) for name in kind._fields})
+  rows = fill(Rows)
+  if not sizes.support:
+    rows = rows._replace(support_BTM=None)
+  return SegmentBatch(rows, fill(Joins), fill(Strata), fill(Origin))

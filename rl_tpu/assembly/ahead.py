@@ -1,0 +1,155 @@
+"""Everything that a run would compile and hold, from abstract shapes.
+
+The learner and the engine are those of `parts`: what is planned is what runs.
+"""
+
+import dataclasses
+import math
+import pathlib
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+
+from rl_tpu.assembly import parts
+from rl_tpu.config import schema
+from rl_tpu.config import validation
+from rl_tpu.learner import programs as learner_programs
+from rl_tpu.models import config as model_config
+from rl_tpu.models import decoder as decoder_lib
+from rl_tpu.models import huggingface
+from rl_tpu.rollout import joins
+from rl_tpu.sampler import weights as weights_lib
+from rl_tpu.sharding import rules
+from rl_tpu.text import tokenizer as tokenizer_lib
+from rl_tpu.types import batch as batch_lib
+from rl_tpu.types import programs as programs_lib
+
+
+@dataclasses.dataclass(frozen=True)
+class Ahead:
+  """A run that was assembled but not started.
+
+  Attributes:
+    config: the experiment.
+    decoder: the model's settings.
+    mesh: the run's mesh.
+    sizes: of the batch that was assumed.
+    programs: what a training step calls, in its order.
+    resident: name -> abstract arrays that stay on the devices.
+  """
+
+  config: schema.ExperimentConfig
+  decoder: model_config.DecoderConfig
+  mesh: jax.sharding.Mesh
+  sizes: batch_lib.Sizes
+  programs: tuple[programs_lib.Program, ...]
+  resident: Mapping[str, Any]
+
+
+def assemble(
+    config: schema.ExperimentConfig, devices: Sequence[jax.Device]
+) -> Ahead:
+  """Assembles a run for devices that need not be there.
+
+  Of the model folder only config.json is read, and the tokenizer if it is
+  there.
+
+  Args:
+    config: the experiment.
+    devices: of a topology or of this machine.
+
+  Raises:
+    ValueError: whatever the run would refuse at its start.
+  """
+  validation.validate(config, verb='plan')
+  mesh = parts.build_mesh(config, devices)
+  decoder = _decoder(config)
+  shapes = decoder_lib.shapes_of(decoder)
+  axes = decoder_lib.logical_axes(decoder)
+  params = _placed(shapes, rules.param_shardings(axes, mesh, shapes))
+  learner = parts.build_learner(config, decoder, mesh)
+  state = learner_programs.abstract_state(
+      learner, params, with_critic=config.advantage.estimator == 'gae'
+  )
+  reference = None
+  if config.kl.in_ != 'none':
+    reference = state.base or state.policy_params
+  sizes = batch_sizes(config)
+  engine = parts.build_engine(config, decoder, mesh)
+  store = weights_lib.PolicyStore(
+      decoder_config=decoder,
+      weight_shardings=engine.weight_shardings,
+      dtype=engine.dtype,
+  )
+  sampling = engine.programs()
+  programs = (
+      *sampling,
+      *learner_programs.of_update(
+          learner, state, sizes, config=config, reference=reference
+      ),
+      store.program(state.policy_params),
+  )
+  return Ahead(
+      config,
+      decoder,
+      mesh,
+      sizes,
+      programs,
+      _resident(state, reference, sampling[0].holds, programs),
+  )
+
+
+def batch_sizes(config: schema.ExperimentConfig) -> batch_lib.Sizes:
+  """A batch in which every rollout fills one row: a whole window each."""
+  batching = config.batching
+  rollouts = batching.tasks_per_batch * config.group.size
+  step = batching.rows_per_microbatch * batching.minibatches
+  table = joins.table_size(rollouts)
+  return batch_lib.Sizes(
+      rows=math.ceil(rollouts / step) * step,
+      length=batching.row_length,
+      segments=table,
+      rollouts=table,
+      support=config.sampling.recorded_support,
+  )
+
+
+def _decoder(config: schema.ExperimentConfig) -> model_config.DecoderConfig:
+  folder = pathlib.Path(config.model.path)
+  decoder = huggingface.read_config(folder)
+  if (folder / 'tokenizer.json').is_file():
+    tokenizer = tokenizer_lib.Tokenizer.from_folder(config.model.path)
+    return parts.decoder_settings(config, decoder, tokenizer)
+  return dataclasses.replace(
+      decoder, lora=parts.adapter_settings(config.model)
+  )
+
+
+def _resident(state, reference, sampling, programs) -> dict[str, Any]:
+  held = {
+      'actor': state.actor.params,
+      'actor_optimizer': state.actor.optimizer,
+      **sampling,
+  }
+  if state.critic is not None:
+    held['critic'] = state.critic.params
+    held['critic_optimizer'] = state.critic.optimizer
+  if state.base is not None:
+    held['base'] = state.base
+  elif reference is not None:
+    held['reference'] = reference
+  actor = next(p for p in programs if p.name == 'actor gradient')
+  # All microbatches wait on the devices.
+  held['batch'] = [actor.holds['batch']] * actor.calls
+  return held
+
+
+def _placed(tree: Any, shardings: Any) -> Any:
+  return jax.tree.map(
+      lambda leaf, sharding: jax.ShapeDtypeStruct(
+          leaf.shape, leaf.dtype, sharding=sharding
+      ),
+      tree,
+      shardings,
+  )

@@ -1,0 +1,105 @@
+"""Floating-point operations of matrix products, counted in a jaxpr.
+
+The compiler's own count takes the body of a loop once; here scans count as
+often as they run. A loop of unknown length counts once.
+"""
+
+import math
+from typing import Any
+
+import jax
+from jax.extend import core
+
+from rl_tpu.models import config as config_lib
+
+# Matrix products of a splash kernel over half of the scores: the causal part.
+_KERNELS = {'fwd': 2, 'dkv': 4, 'dq': 3}
+
+
+def count(jaxpr: Any) -> float:
+  """Operations of all devices together.
+
+  Args:
+    jaxpr: closed or not; its shapes are those of whole arrays.
+  """
+  jaxpr = getattr(jaxpr, 'jaxpr', jaxpr)
+  return sum(_of_equation(equation) for equation in jaxpr.eqns)
+
+
+def _of_equation(equation: Any) -> float:
+  name, params = equation.primitive.name, equation.params
+  if name == 'dot_general':
+    return _dot(equation)
+  if name == 'ragged_dot_general' or name == 'ragged_dot':
+    rows, inner = equation.invars[0].aval.shape[-2:]
+    return 2.0 * rows * inner * equation.outvars[0].aval.shape[-1]
+  if name == 'pallas_call':
+    return _kernel(equation)
+  inner = sum(
+      _largest(value) for value in params.values() if _has_jaxpr(value)
+  )
+  if name == 'scan':
+    return params['length'] * inner
+  if name == 'shard_map':
+    mesh = params['mesh']
+    axes = params.get('manual_axes') or mesh.axis_names
+    return inner * math.prod(mesh.shape[axis] for axis in axes)
+  return inner
+
+
+def _dot(equation: Any) -> float:
+  (contracted, _), _ = equation.params['dimension_numbers']
+  left = equation.invars[0].aval.shape
+  depth = math.prod(left[axis] for axis in contracted)
+  return 2.0 * depth * math.prod(equation.outvars[0].aval.shape)
+
+
+def _kernel(equation: Any) -> float:
+  """A splash kernel: products over the causal half of [T, T]."""
+  name = str(equation.params.get('name') or '')
+  if 'splash' not in name:
+    return 0.0
+  products = next((n for key, n in _KERNELS.items() if key in name), 0)
+  shapes = [v.aval.shape for v in equation.invars if len(v.aval.shape) >= 3]
+  query = max(shapes, key=math.prod)
+  return products * 2.0 * math.prod(query) * query[-2] / 2
+
+
+def _has_jaxpr(value: Any) -> bool:
+  if isinstance(value, (tuple, list)):
+    return any(_has_jaxpr(each) for each in value)
+  return isinstance(value, (core.Jaxpr, core.ClosedJaxpr))
+
+
+def _largest(value: Any) -> float:
+  """Of branches the most expensive one."""
+  if isinstance(value, (tuple, list)):
+    return max(count(each) for each in value if _has_jaxpr(each))
+  return count(value)
+
+
+def of_model(
+    config: config_lib.DecoderConfig, tokens: int, length: int, *, heads: int
+) -> float:
+  """What a forward pass cannot do without.
+
+  Args:
+    config: the model.
+    tokens: that are read.
+    length: of the rows that they lie in; a token sees half of it on average.
+    heads: output columns: the vocabulary, or 1 for values.
+  """
+  attention = config.num_heads + 2 * config.num_kv_heads + config.num_heads
+  matrices = config.width * config.head_width * attention
+  layers = config.num_layers
+  dense = layers if config.mixture is None else config.mixture.leading_dense
+  per_token = layers * matrices + dense * 3 * config.width * config.mlp_width
+  if config.mixture is not None:
+    mixture = config.mixture
+    chosen = mixture.experts_per_token * mixture.expert_width
+    inner = chosen + mixture.shared_width
+    router = config.width * mixture.num_experts
+    per_token += (layers - dense) * (3 * config.width * inner + router)
+  per_token += config.width * heads
+  scores = layers * config.num_heads * config.head_width * length
+  return 2.0 * tokens * (per_token + scores)
