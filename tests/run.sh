@@ -24,7 +24,7 @@ extras=(test)
 if [[ "$group" == adapters || "$group" == all ]]; then
   extras+=(data gguf)
 fi
-if [[ "$group" == launch || "$group" == all ]]; then
+if [[ "$group" == tpu || "$group" == launch || "$group" == all ]]; then
   extras+=(tpu)
 fi
 bash launch/setup.sh "${extras[@]}"
