@@ -261,6 +261,9 @@ class PaddingTest(absltest.TestCase):
           np.testing.assert_array_equal(array[off_BT], off, err_msg=name)
     np.testing.assert_array_equal(joins.continues_N[:3], [True, True, False])
     np.testing.assert_array_equal(joins.next_N[:3], [1, -1, -1])
+    # The actions of the first two segments, in columns 1, 2 and 6.
+    np.testing.assert_array_equal(joins.next_BT[0, [1, 2, 6]], [2, -1, -1])
+    np.testing.assert_array_equal(joins.owner_BT[0, [1, 2, 6]], [1, 2, 6])
     self.assertEqual(joins.score_R[0], 1.0)
     np.testing.assert_array_equal(batch.subgroup_R, [-1])
 
