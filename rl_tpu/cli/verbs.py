@@ -6,6 +6,7 @@ a mistake is shown at once.
 
 import dataclasses
 import json
+import os
 import pathlib
 import sys
 from collections.abc import Callable, Mapping
@@ -17,6 +18,7 @@ from rl_tpu.cli import arguments
 from rl_tpu.cli import checking_data
 from rl_tpu.cli import folders
 from rl_tpu.cli import inspecting
+from rl_tpu.cli import planning
 from rl_tpu.cli import score_input
 from rl_tpu.cli import stopping
 from rl_tpu.cli import tables
@@ -179,6 +181,13 @@ def _config(values: Values, phase: Phase) -> int:
   return 0
 
 
+def _plan(values: Values, phase: Phase) -> int:
+  del phase  # A ValueError is about settings or the topology to the end.
+  # Whatever devices this machine has, the plan is made beside them.
+  os.environ['JAX_PLATFORMS'] = 'cpu'
+  return planning.run(settings(values, 'plan'), values, console())
+
+
 def _export(values: Values, phase: Phase) -> int:
   return folders.export(values, phase.begin, console())
 
@@ -260,6 +269,12 @@ VERBS = (
         "reads a file of tasks and names the rows that can't be used.",
         checking_data.FLAGS,
         _check_data,
+    ),
+    Verb(
+        'plan',
+        'compiles a run for a TPU topology and says whether it fits.',
+        (_EXPERIMENT, *planning.FLAGS, _SET),
+        _plan,
     ),
     Verb(
         'config',

@@ -1,0 +1,216 @@
+"""The verb plan: tables of what a topology would hold and do."""
+
+import dataclasses
+import json
+import pathlib
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import rich.console
+import rich.table
+
+from rl_tpu.cli import arguments
+from rl_tpu.config import overrides
+from rl_tpu.config import schema
+
+FLAGS = (
+    arguments.Flag(
+        'topology',
+        'chip and extent in chips: v5e:8x8, v5p:4x4x4, v4:2x2x2, v6e:4x4,'
+        ' tpu7x:2x2x1.',
+        required=True,
+    ),
+    arguments.Flag('slices', 'slices that the axis data joins.', 1),
+    arguments.Flag(
+        'sweep',
+        'comma list of mesh, remat, microbatch: plans every combination and'
+        ' names the cheapest that fits.',
+        '',
+    ),
+    arguments.Flag('json', 'also write the plan to this file.', ''),
+)
+_GIB = 2**30
+
+
+def run(
+    config: schema.ExperimentConfig,
+    values: Mapping[str, Any],
+    console: rich.console.Console,
+) -> int:
+  """Plans, prints, and says by the exit code whether everything fits.
+
+  Raises:
+    ValueError: a topology, a sweep or a setting that cannot be.
+  """
+  from rl_tpu.planning import plan
+  from rl_tpu.planning import search
+  from rl_tpu.planning import topology
+
+  chip, devices = topology.describe(values['topology'], values['slices'])
+
+  def planner(config, only=lambda name: True) -> plan.Plan:
+    begun = time.monotonic()
+    with console.status('') as status:
+      return plan.make(
+          config,
+          chip,
+          devices,
+          topology=values['topology'],
+          slices=values['slices'],
+          only=only,
+          on_program=lambda name: status.update(
+              f'compiling {name} ({time.monotonic() - begun:.0f} s)'
+          ),
+      )
+
+  if values['sweep']:
+    combinations = search.sweep(
+        config, values['sweep'].split(','), len(devices), values['slices']
+    )
+    return _sweep(config, combinations, planner, values, console)
+  begun = time.monotonic()
+  made = planner(config)
+  advice = [] if made.fits else search.advise(config, made, planner)
+  for table in (_memory(made), _parts(made), _work(made)):
+    console.print(table)
+  console.print(_conclusion(made, advice, time.monotonic() - begun))
+  _write(
+      values['json'],
+      made.as_json() | {'advice': [dataclasses.asdict(a) for a in advice]},
+  )
+  return 0 if made.fits else 1
+
+
+def _sweep(config, combinations, planner, values, console) -> int:
+  """Plans every combination; the exit code is 0 where one fits."""
+  table = rich.table.Table(title=f'sweep over {values["topology"]}')
+  for name in ('settings', 'largest GiB', 'fits', 'bound s/step'):
+    table.add_column(name, justify='left' if name == 'settings' else 'right')
+  fitting, out = [], []
+  for changes in combinations:
+    text = ' '.join(changes) or 'as it is'
+    try:
+      made = planner(overrides.apply(config, changes))
+    except ValueError as error:
+      table.add_row(text, '', 'refused', str(error)[:60])
+      continue
+    largest = max(row.total_bytes for row in made.rows)
+    table.add_row(
+        text,
+        f'{largest / _GIB:.2f}',
+        'yes' if made.fits else 'no',
+        f'{made.bound_s:.3f}',
+    )
+    out.append({'changes': changes, **made.as_json()})
+    if made.fits:
+      fitting.append((made.bound_s, text))
+  console.print(table)
+  if fitting:
+    bound, text = min(fitting)
+    console.print(f'cheapest that fits: {text} ({bound:.3f} s a step at least)')
+  else:
+    console.print('none of them fits.')
+  _write(values['json'], {'sweep': out})
+  return 0 if fitting else 1
+
+
+def _write(path: str, content: Mapping[str, Any]) -> None:
+  if path:
+    pathlib.Path(path).write_text(json.dumps(content, indent=2), 'utf-8')
+
+
+def _memory(made: Any) -> rich.table.Table:
+  """What a device holds while each program runs."""
+  limit = made.rows[0].limit_bytes
+  table = rich.table.Table(
+      title=f'{made.experiment} on {made.topology}: GiB a device, of'
+      f' {limit / _GIB:.2f}'
+  )
+  table.add_column('program')
+  for name in (
+      'calls', 'arguments', 'temporary', 'output', 'peak', 'beside', 'total',
+      'fits',
+  ):
+    table.add_column(name, justify='right')
+  for row in made.rows:
+    figures = row.figures
+    table.add_row(
+        row.name,
+        str(row.calls),
+        _gib(figures.argument_bytes),
+        _gib(figures.temporary_bytes),
+        _gib(figures.output_bytes),
+        _gib(figures.peak_bytes),
+        _gib(row.beside_bytes),
+        ('over ' if figures.refused else '') + _gib(row.total_bytes),
+        'yes' if row.fits else 'NO',
+    )
+  return table
+
+
+def _parts(made: Any) -> rich.table.Table:
+  """What stays on a device, and which of it each program reads."""
+  table = rich.table.Table(title='what stays on a device, GiB')
+  table.add_column('part')
+  table.add_column('GiB', justify='right')
+  table.add_column('an argument of')
+  for name, size in made.resident.items():
+    readers = [row.name for row in made.rows if name in row.holds]
+    table.add_row(name, _gib(size), ', '.join(readers))
+  return table
+
+
+def _work(made: Any) -> rich.table.Table:
+  """Arithmetic, bytes and the least time of every program."""
+  table = rich.table.Table(
+      title='work of a call; the least time is a bound, not an estimate'
+  )
+  table.add_column('program')
+  for name in (
+      'TFLOP', 'not the model', 'sent MB a device', 'least ms', 'bound by',
+      'compiled s',
+  ):
+    table.add_column(name, justify='right')
+  for row in made.rows:
+    sent = ', '.join(
+        f'{kind} {size / 1e6:,.0f}'
+        for kind, size in row.figures.sent_bytes.items()
+    )
+    slowest = max(row.least_s, key=row.least_s.get)
+    table.add_row(
+        row.name,
+        f'{row.figures.flops / 1e12:,.2f}',
+        f'{row.extra_share:.0%}',
+        sent or '-',
+        f'{row.bound_s * 1e3:,.1f}',
+        slowest,
+        f'{row.figures.compile_s:.0f}',
+    )
+  return table
+
+
+def _conclusion(made: Any, advice, seconds: float) -> str:
+  mesh = ', '.join(f'{axis} {size}' for axis, size in made.mesh.items())
+  lines = [
+      f'mesh {mesh}; a batch of {made.batch[0]} rows of {made.batch[1]} tokens,'
+      ' one row a rollout; a step without its decoding takes at least'
+      f' {made.bound_s:.2f} s; planned in {seconds:.0f} s.'
+  ]
+  if made.fits:
+    lines.append('everything fits.')
+  for row in made.rows:
+    if not row.fits:
+      over = (row.total_bytes - row.limit_bytes) / _GIB
+      lines.append(f'{row.name} does not fit: {over:.2f} GiB too much.')
+  for one in advice:
+    verdict = 'then it fits' if one.fits else 'not enough'
+    lines.append(
+        f'  {one.program}: --set {one.change.replace(" ", " --set ")} saves'
+        f' {one.saved_bytes / _GIB:.2f} GiB; {verdict}.'
+    )
+  return '\n'.join(lines)
+
+
+def _gib(size: int) -> str:
+  return f'{size / _GIB:.3f}'
