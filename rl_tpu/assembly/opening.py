@@ -15,6 +15,7 @@ from rl_tpu.assembly import parts
 from rl_tpu.assembly import profiling
 from rl_tpu.assembly import run as run_lib
 from rl_tpu.assembly import warm_up
+from rl_tpu.checkpointing import mirror as mirror_lib
 from rl_tpu.checkpointing import store as store_lib
 from rl_tpu.config import loading
 from rl_tpu.config import schema
@@ -35,7 +36,8 @@ def open_run(
     ValueError: whatever cannot work, before anything is written.
   """
   validation.validate(config)
-  used = parts.check_workdir(workdir, config)
+  mirror = mirror_lib.Mirror(workdir)
+  used = parts.check_workdir(workdir, config, folder=mirror.folder)
   compiles = compile_count.CompileCounter()
   policy = parts.build_policy(config)
   with contextlib.ExitStack() as stack:
@@ -44,7 +46,8 @@ def open_run(
     learner = parts.build_learner(config, policy.decoder, policy.mesh)
     sampler = parts.build_sampler(config, policy)
     stack.enter_context(compiles)
-    run = _build(config, workdir, used, policy, learner, sampler, world, compiles)
+    run = _build(config, mirror, used, policy, learner, sampler, world, compiles)
+    stack.callback(run.mirror.push)
     stack.callback(run.checkpoints.close)
     stack.callback(run.profiler.close)
     stack.callback(run.writer.close)
@@ -61,7 +64,8 @@ def open_run(
     yield run
 
 
-def _build(config, workdir, used, policy, learner, sampler, world, compiles):
+def _build(config, mirror, used, policy, learner, sampler, world, compiles):
+  workdir = mirror.folder
   gathered = gathering.Gathering(
       config,
       world.tasks('train'),
@@ -92,11 +96,12 @@ def _build(config, workdir, used, policy, learner, sampler, world, compiles):
       reference=reference,
   )
   checkpoints = store_lib.CheckpointStore(
-      os.path.join(workdir, 'checkpoints'), config.checkpoint
+      os.path.join(mirror.workdir, 'checkpoints'), config.checkpoint
   )
   run = run_lib.TrainingRun(
       config=config,
       workdir=workdir,
+      mirror=mirror,
       world=world,
       policy=policy,
       learner=learner,

@@ -26,6 +26,7 @@ from rl_tpu.assembly import parts
 from rl_tpu.assembly import profiling
 from rl_tpu.assembly import warm_up as warm_up_lib
 from rl_tpu.assembly import watching
+from rl_tpu.checkpointing import mirror as mirror_lib
 from rl_tpu.checkpointing import store as store_lib
 from rl_tpu.config import schema
 from rl_tpu.learner import report as report_lib
@@ -50,6 +51,7 @@ class TrainingRun:
 
   config: schema.ExperimentConfig
   workdir: str
+  mirror: mirror_lib.Mirror
   world: parts.World
   policy: parts.Policy
   learner: Any
@@ -350,6 +352,8 @@ class TrainingRun:
     is_due = every and self.update_index % every == 0
     if is_due or self._evaluated_now():
       self.save()
+    with self.clock.phase('record'):
+      self.mirror.push()
 
   def save(self) -> None:
     """Saves networks, optimizers and cursors as one step."""
@@ -441,7 +445,7 @@ class TrainingRun:
         'tokens_per_s': (
             self.totals.get('sampled_tokens', 0.0) / max(seconds, 1e-9)
         ),
-        'workdir': self.workdir,
+        'workdir': self.mirror.workdir,
         'checkpoint': os.path.join(
             self.checkpoints.folder, str(self.update_index)
         ),

@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import orbax.checkpoint as ocp
+from etils import epath
 from orbax.checkpoint import checkpoint_managers as policies
 
 from rl_tpu.config import schema
@@ -31,11 +32,14 @@ _UNJUDGED = -1.0
 
 
 class CheckpointStore:
-  """Saves and restores a run's state under `<workdir>/checkpoints`."""
+  """Saves and restores a run's state under `<workdir>/checkpoints`.
+
+  The folder may be on gs://, where Orbax writes to it as on a disk.
+  """
 
   def __init__(self, folder: str, config: schema.CheckpointConfig):
     """Opens the folder; creates it when something is saved."""
-    self._folder = os.path.abspath(folder)
+    self._folder = folder if '://' in folder else os.path.abspath(folder)
     keep = policies.AnyPreservationPolicy([
         policies.LatestN(n=max(config.keep, 1)),
         policies.BestN(
@@ -159,8 +163,8 @@ class CheckpointStore:
     self._manager.close()
 
   def _is_whole(self, step: int) -> bool:
-    folder = os.path.join(self._folder, str(step))
+    folder = epath.Path(self._folder) / str(step)
     return all(
-        os.path.exists(os.path.join(folder, name))
+        (folder / name).exists()
         for name in ('_CHECKPOINT_METADATA', 'state', 'host')
     )

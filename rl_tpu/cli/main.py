@@ -8,7 +8,7 @@
 import os
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from absl import logging
 
@@ -50,6 +50,7 @@ def main(words: Sequence[str]) -> int:
   try:
     verb = _verb(words)
     values = arguments.parse(verb.name, verb.flags, words[1:])
+    _check_place(verb, values)
     return verb.run(values, phase)
   except arguments.HelpAsked as asked:
     print(asked)
@@ -103,6 +104,16 @@ def _verb(words: Sequence[str]) -> verbs.Verb:
       f'{words[0]!r} is no verb; did you mean'
       f' {fields.nearest(words[0], names)}? (verbs: {", ".join(names)})'
   )
+
+
+def _check_place(verb: verbs.Verb, values: Mapping[str, object]) -> None:
+  """Refuses a work directory on gs:// where the verb cannot reach it."""
+  workdir = str(values.get('workdir', ''))
+  if workdir.startswith('gs://') and verb.name != 'train':
+    raise ValueError(
+        f'--workdir={workdir}: {verb.name} needs a folder of this machine; copy'
+        f' it: gcloud storage cp --recursive {workdir} runs/.'
+    )
 
 
 def _overview() -> str:

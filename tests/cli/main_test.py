@@ -96,6 +96,7 @@ class CommandTest(parameterized.TestCase):
       (('inspect', '--workdir=x', '--step=two'), '--step=two'),
       (('inspect', '--workdir=x', '--order=last'), '--order=last'),
       (('evaluate', '--workdir=/nowhere/here'), 'there is no such file'),
+      (('evaluate', '--workdir=gs://b/x'), 'gcloud storage cp --recursive gs'),
       (('score', '--model=/nowhere', '--input=/nowhere/x'), '/nowhere/x: No'),
   )
   def test_words_are_refused_with_one_line_and_exit_code_2(

@@ -1,0 +1,81 @@
+"""A work directory on gs://: files are written here and copied there.
+
+What a run writes besides checkpoints is small, and some of it is appended to,
+which a bucket cannot do. So it is written to a folder of this machine and
+copied after each update. Checkpoints are not among it: Orbax writes them to
+the bucket itself.
+"""
+
+import importlib.util
+import pathlib
+import tempfile
+
+from etils import epath
+
+REMOTE = 'gs://'
+# What a run that is taken up again reads or appends to.
+_CONTINUED = ('config.json', 'metrics.jsonl', 'incidents.jsonl', 'tb/*')
+
+
+class Mirror:
+  """The folder that a run writes to, and its copy where the user wants it.
+
+  Attributes:
+    workdir: as the user names it.
+    folder: where to write; the same unless it is on gs://.
+  """
+
+  def __init__(self, workdir: str):
+    """Fetches what a used directory on gs:// is continued from.
+
+    Raises:
+      ValueError: the package that reaches gs:// is not installed.
+    """
+    self.workdir = self.folder = workdir
+    self._copied: dict[str, tuple[int, int]] = {}
+    if not workdir.startswith(REMOTE):
+      return
+    _check_package(workdir)
+    self._temporary = tempfile.TemporaryDirectory(prefix='rl_tpu_')
+    self.folder = self._temporary.name
+    self._fetch()
+
+  def push(self) -> None:
+    """Copies what has changed since the last call, and deletes what is gone."""
+    if self.folder == self.workdir:
+      return
+    there, here = epath.Path(self.workdir), pathlib.Path(self.folder)
+    found = {}
+    for path in sorted(here.rglob('*')):
+      if path.is_file():
+        name = path.relative_to(here).as_posix()
+        found[name] = _version(path)
+        if found[name] != self._copied.get(name):
+          (there / name).parent.mkdir(parents=True, exist_ok=True)
+          (there / name).write_bytes(path.read_bytes())
+    for name in self._copied.keys() - found.keys():
+      (there / name).unlink(missing_ok=True)
+    self._copied = found
+
+  def _fetch(self) -> None:
+    there, here = epath.Path(self.workdir), pathlib.Path(self.folder)
+    # By name, which is by time for event files: they are read in that order.
+    for pattern in _CONTINUED:
+      for path in sorted(there.glob(pattern)):
+        name = path.relative_to(there).as_posix()
+        (here / name).parent.mkdir(parents=True, exist_ok=True)
+        (here / name).write_bytes(path.read_bytes())
+        self._copied[name] = _version(here / name)
+
+
+def _check_package(workdir: str) -> None:
+  if importlib.util.find_spec('gcsfs') is None:
+    raise ValueError(
+        f"--workdir={workdir}: gs:// needs pip install 'rl-tpu[pod]' (from a"
+        ' checkout: bash launch/setup.sh pod).'
+    )
+
+
+def _version(path: pathlib.Path) -> tuple[int, int]:
+  stat = path.stat()
+  return stat.st_mtime_ns, stat.st_size

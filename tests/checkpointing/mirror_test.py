@@ -1,0 +1,136 @@
+"""A work directory on gs://, against a bucket in memory."""
+
+import importlib.util
+import os
+import pathlib
+from unittest import mock
+
+from absl.testing import absltest
+from etils.epath import backend
+from fsspec.implementations import memory
+
+from rl_tpu.checkpointing import mirror as mirror_lib
+
+_WORKDIR = 'gs://bucket/runs/first'
+
+
+class Bucket(memory.MemoryFileSystem):
+  """Stands for gs://: what it holds, and what was written when."""
+
+  protocol = ('gs', 'gcs')
+  store: dict[str, object] = {}
+  pseudo_dirs = ['']
+  written: list[str] = []
+
+  @classmethod
+  def _strip_protocol(cls, path: str) -> str:
+    return '/' + path.removeprefix('gs://').strip('/')
+
+  def glob(self, path: str, **kwargs: object) -> list[str]:
+    return [p.lstrip('/') for p in super().glob(path, **kwargs)]
+
+  def _open(self, path: str, mode: str = 'rb', **kwargs: object) -> object:
+    if 'w' in mode:
+      self.written.append(path.removeprefix('/bucket/runs/first/'))
+    if 'a' in mode:
+      raise NotImplementedError('a bucket cannot append')
+    return super()._open(path, mode, **kwargs)
+
+
+class MirrorTest(absltest.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    bucket = Bucket()
+    self.enter_context(mock.patch.object(
+        backend.fsspec_backend, '_get_filesystem', lambda name: bucket
+    ))
+    Bucket.store.clear()
+    Bucket.written.clear()
+    self.enter_context(mock.patch.object(
+        importlib.util, 'find_spec', lambda name: name == 'gcsfs' or None
+    ))
+
+  def write(self, mirror: mirror_lib.Mirror, name: str, text: str) -> None:
+    path = pathlib.Path(mirror.folder) / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+  def stored(self) -> dict[str, bytes]:
+    return {
+        name.removeprefix('/bucket/runs/first/'): file.getvalue()
+        for name, file in Bucket.store.items()
+    }
+
+  def test_a_local_directory_is_written_to_itself(self):
+    folder = self.create_tempdir().full_path
+    mirror = mirror_lib.Mirror(folder)
+    self.write(mirror, 'config.json', '{}')
+    mirror.push()
+    self.assertEqual((mirror.folder, mirror.workdir), (folder, folder))
+    self.assertEmpty(Bucket.written)
+
+  def test_what_changed_is_copied_and_what_is_gone_is_deleted(self):
+    mirror = mirror_lib.Mirror(_WORKDIR)
+    self.assertEqual(mirror.workdir, _WORKDIR)
+    self.assertTrue(os.path.isdir(mirror.folder))
+    self.write(mirror, 'config.json', '{}')
+    self.write(mirror, 'metrics.jsonl', '1\n')
+    self.write(mirror, 'rollouts/000001.jsonl', 'r')
+    mirror.push()
+    self.assertEqual(
+        self.stored(),
+        {
+            'config.json': b'{}',
+            'metrics.jsonl': b'1\n',
+            'rollouts/000001.jsonl': b'r',
+        },
+    )
+    Bucket.written.clear()
+    with (pathlib.Path(mirror.folder) / 'metrics.jsonl').open('a') as file:
+      file.write('2\n')
+    (pathlib.Path(mirror.folder) / 'rollouts/000001.jsonl').unlink()
+    mirror.push()
+    self.assertEqual(Bucket.written, ['metrics.jsonl'])
+    self.assertEqual(
+        self.stored(), {'config.json': b'{}', 'metrics.jsonl': b'1\n2\n'}
+    )
+
+  def test_a_run_is_taken_up_on_another_machine(self):
+    first = mirror_lib.Mirror(_WORKDIR)
+    for name in ('config.json', 'metrics.jsonl', 'tb/events.2', 'tb/events.10',
+                 'incidents.jsonl', 'rollouts/000001.jsonl'):
+      self.write(first, name, name)
+    first.push()
+    Bucket.store['/bucket/runs/first/checkpoints/1/x'] = memory.MemoryFile(
+        None, '/bucket/runs/first/checkpoints/1/x', b'c'
+    )
+    Bucket.written.clear()
+    second = mirror_lib.Mirror(_WORKDIR)
+    here = pathlib.Path(second.folder)
+    # Neither rollouts nor checkpoints: the one is not read, Orbax reads the
+    # other.
+    self.assertEqual(
+        {
+            p.relative_to(here).as_posix(): p.read_text()
+            for p in here.rglob('*') if p.is_file()
+        },
+        {
+            name: name
+            for name in ('config.json', 'metrics.jsonl', 'tb/events.2',
+                         'tb/events.10', 'incidents.jsonl')
+        },
+    )
+    second.push()
+    self.assertEmpty(Bucket.written)
+    self.assertIn('rollouts/000001.jsonl', self.stored())
+    self.assertIn('checkpoints/1/x', self.stored())
+
+  def test_the_missing_package_is_named(self):
+    with mock.patch.object(importlib.util, 'find_spec', lambda name: None):
+      with self.assertRaisesRegex(ValueError, r"gs://.*'rl-tpu\[pod\]'"):
+        mirror_lib.Mirror(_WORKDIR)
+
+
+if __name__ == '__main__':
+  absltest.main()
