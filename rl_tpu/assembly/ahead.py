@@ -48,7 +48,10 @@ class Ahead:
 
 
 def assemble(
-    config: schema.ExperimentConfig, devices: Sequence[jax.Device]
+    config: schema.ExperimentConfig,
+    devices: Sequence[jax.Device],
+    *,
+    sizes: batch_lib.Sizes | None = None,
 ) -> Ahead:
   """Assembles a run for devices that need not be there.
 
@@ -58,6 +61,7 @@ def assemble(
   Args:
     config: the experiment.
     devices: of a topology or of this machine.
+    sizes: of the batch; by default `batch_sizes`.
 
   Raises:
     ValueError: whatever the run would refuse at its start.
@@ -75,7 +79,7 @@ def assemble(
   reference = None
   if config.kl.in_ != 'none':
     reference = state.base or state.policy_params
-  sizes = batch_sizes(config)
+  sizes = sizes or batch_sizes(config)
   engine = parts.build_engine(config, decoder, mesh)
   store = weights_lib.PolicyStore(
       decoder_config=decoder,
