@@ -1,0 +1,89 @@
+"""Operations counted by hand against those read from a program."""
+
+from absl.testing import absltest
+import jax
+import jax.numpy as jnp
+
+from rl_tpu.config import schema
+from rl_tpu.models import actor
+from rl_tpu.models import decoder
+from rl_tpu.models import splash
+from rl_tpu.planning import flops
+from rl_tpu.sharding import mesh as mesh_lib
+from tests.models import cases
+
+
+def count(function, *shapes):
+  arrays = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+  return flops.count(jax.make_jaxpr(function)(*arrays))
+
+
+class FlopsTest(absltest.TestCase):
+
+  def test_a_product(self):
+    # 3 x 5 results of 4 products and sums each.
+    self.assertEqual(count(jnp.matmul, (3, 4), (4, 5)), 2 * 3 * 4 * 5)
+
+  def test_a_scan_counts_as_often_as_it_runs(self):
+    def function(x, w):
+      step = lambda x, _: (jnp.tanh(x @ w), None)
+      return jax.lax.scan(step, x, length=7)[0]
+
+    self.assertEqual(count(function, (3, 4), (4, 4)), 7 * 2 * 3 * 4 * 4)
+
+  def test_of_branches_the_most_expensive_counts(self):
+    def function(x, w):
+      return jax.lax.cond(x[0, 0] > 0, lambda: x @ w @ w, lambda: x)
+
+    self.assertEqual(count(function, (3, 4), (4, 4)), 2 * 2 * 3 * 4 * 4)
+
+  def test_what_is_computed_again_counts_again(self):
+    def loss(w, x):
+      layer = jax.checkpoint(lambda x, w: jnp.sin(x @ w))
+      return jnp.sum(layer(x, w))
+
+    # The product, the same once more, and one for each gradient.
+    once = 2 * 3 * 4 * 4
+    found = count(jax.grad(loss, argnums=(0, 1)), (4, 4), (3, 4))
+    self.assertEqual(found, 4 * once)
+
+  def test_shards_are_counted_together(self):
+    mesh = mesh_lib.make_mesh(schema.MeshConfig(data=-1))
+    rows = jax.sharding.PartitionSpec(mesh_lib.BATCH_AXES)
+    function = jax.shard_map(
+        jnp.matmul,
+        mesh=mesh,
+        in_specs=(rows, jax.sharding.PartitionSpec()),
+        out_specs=rows,
+    )
+    self.assertEqual(count(function, (16, 4), (4, 5)), 2 * 16 * 4 * 5)
+
+  def test_a_splash_kernel_counts_the_causal_half(self):
+    T, H, K = 256, 2, 128
+
+    def function(query, key, value):
+      segment = jnp.zeros((1, T), jnp.int32)
+      return splash.packed(query, key, value, segment, interpret=True)
+
+    # Scores and weighted values: two products over half of T x T.
+    expected = 2 * (2 * H * T * T * K) / 2
+    self.assertEqual(count(function, *[(1, T, H, K)] * 3), expected)
+
+  def test_a_model_needs_what_its_forward_pass_does(self):
+    # Attention by XLA takes all of the scores of its blocks, up to 128 here:
+    # twice the causal half that the model needs.
+    config = cases.config()
+    rows = cases.rows([cases.ids(1, 64)], length=64)
+    params = decoder.shapes_of(config)
+    traced = jax.make_jaxpr(
+        lambda params: actor.logp_and_entropy(
+            params, config, rows, temperature=1.0
+        )
+    )(params)
+    scores = 2.0 * 64 * 2 * 4 * 8 * 64
+    needed = flops.of_model(config, 64, 64, heads=config.vocab_size)
+    self.assertEqual(flops.count(traced), needed + scores)
+
+
+if __name__ == '__main__':
+  absltest.main()
