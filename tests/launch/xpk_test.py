@@ -12,6 +12,8 @@ import yaml
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from rl_tpu.cli import arguments
+from rl_tpu.cli import verbs
 from tests.launch import tools
 
 _CLUSTER = ('--cluster=pod', '--project=p', '--zone=us-east5-a')
@@ -153,6 +155,23 @@ class XpkTest(parameterized.TestCase):
         f'fits? python -m rl_tpu plan --experiment={tools.EXPERIMENT}'
         ' --topology=v5p:2x2x4 --slices=2',
     )
+
+  def test_the_program_takes_the_flags_that_it_is_given(self):
+    command = self.command(
+        '--tpu-type=v5p-8', '--set=mesh.fsdp=4', '--profile-steps=5-7'
+    )
+    (run,) = [w for w in command if w.startswith('--command=')]
+    done = tools.python(
+        '-m', 'launch.xpk', *tools.FLAGS, *_CLUSTER, '--tpu-type=v5p-8',
+        '--set=mesh.fsdp=4', '--dry-run',
+    )
+    plan = done.stdout.splitlines()[1].removeprefix('fits? ')
+    known = {verb.name: verb.flags for verb in verbs.VERBS}
+    for line in (run.removeprefix('--command=exec '), plan):
+      python, dash_m, package, verb, *words = shlex.split(line)
+      self.assertEqual([python, dash_m, package], ['python', '-m', 'rl_tpu'])
+      values = arguments.parse(verb, known[verb], words)
+      self.assertIn('mesh.fsdp=4', values['set'])
 
   def test_it_runs_what_it_prints_and_returns_its_exit_code(self):
     stub = self.folder / 'xpk'
