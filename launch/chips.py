@@ -81,19 +81,49 @@ class Slice:
 # the API of TPU VMs does not serve TPU7x.
 GENERATIONS = (
     Generation(
-        'v4', 'v4', 2, 1, 'tpu-v4-podslice', 'tpu-ubuntu2204-base', _CUBIC
+        name='v4',
+        prefix='v4',
+        per_chip=2,
+        devices_per_chip=1,
+        gke_accelerator='tpu-v4-podslice',
+        vm_runtime='tpu-ubuntu2204-base',
+        topologies=_CUBIC,
     ),
     Generation(
-        'v5e', 'v5litepod', 1, 1, 'tpu-v5-lite-podslice',
-        'v2-alpha-tpuv5-lite', _FLAT,
+        name='v5e',
+        prefix='v5litepod',
+        per_chip=1,
+        devices_per_chip=1,
+        gke_accelerator='tpu-v5-lite-podslice',
+        vm_runtime='v2-alpha-tpuv5-lite',
+        topologies=_FLAT,
     ),
     Generation(
-        'v5p', 'v5p', 2, 1, 'tpu-v5p-slice', 'v2-alpha-tpuv5',
-        _CUBIC + ('16x16x16', '16x16x24'),
+        name='v5p',
+        prefix='v5p',
+        per_chip=2,
+        devices_per_chip=1,
+        gke_accelerator='tpu-v5p-slice',
+        vm_runtime='v2-alpha-tpuv5',
+        topologies=_CUBIC + ('16x16x16', '16x16x24'),
     ),
-    Generation('v6e', 'v6e', 1, 1, 'tpu-v6e-slice', 'v2-alpha-tpuv6e', _FLAT),
     Generation(
-        'tpu7x', 'tpu7x', 2, 2, 'tpu7x', None, _CUBIC + ('16x16x16',)
+        name='v6e',
+        prefix='v6e',
+        per_chip=1,
+        devices_per_chip=1,
+        gke_accelerator='tpu-v6e-slice',
+        vm_runtime='v2-alpha-tpuv6e',
+        topologies=_FLAT,
+    ),
+    Generation(
+        name='tpu7x',
+        prefix='tpu7x',
+        per_chip=2,
+        devices_per_chip=2,
+        gke_accelerator='tpu7x',
+        vm_runtime=None,
+        topologies=_CUBIC + ('16x16x16',),
     ),
 )
 SLICES = {

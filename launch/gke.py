@@ -13,19 +13,31 @@ _LAST_CODE = 255
 def add_restart_flags(parser: commandline.Parser) -> None:
   """Adds what happens when a host is taken away."""
   add = parser.add_argument
-  add('--max-restarts', type=int, default=100,
-      help='times that the job is started again (default 100)')
-  add('--restart-on-exit-codes', default='', metavar='CODE,CODE',
-      help='that restart as well as 42 and 127 to 255 (default none)')
+  add(
+      '--max-restarts',
+      type=int,
+      default=100,
+      help='times that the job is started again (default 100)',
+  )
+  add(
+      '--restart-on-exit-codes',
+      default='',
+      metavar='CODE,CODE',
+      help='that restart as well as 42 and 127 to 255 (default none)',
+  )
   add_grace_flag(parser)
 
 
 def add_grace_flag(parser: commandline.Parser) -> None:
   """Adds the time that a stopped run has for its save."""
   parser.add_argument(
-      '--grace-seconds', type=int, default=600,
-      help='from the notice to the end of a host, where the cluster grants it;'
-      ' a spot machine has 30 (default 600)',
+      '--grace-seconds',
+      type=int,
+      default=600,
+      help=(
+          'from the notice to the end of a host, where the cluster grants it;'
+          ' a spot machine has 30 (default 600)'
+      ),
   )
 
 

@@ -69,13 +69,27 @@ def add_flags(parser: commandline.Parser) -> None:
   add('--num-slices', type=int, default=1, help='slices (default 1)')
   add('--docker-image', required=True, help='made from launch/Dockerfile')
   add('--workload', help='name of the job (default: of the experiment)')
-  add('--set', action='append', default=[], metavar='PATH=VALUE',
-      help='override of a setting; may be repeated')
-  add('--env', action='append', default=[], metavar='NAME=VALUE',
-      help='environment variable of the run; may be repeated')
+  add(
+      '--set',
+      action='append',
+      default=[],
+      metavar='PATH=VALUE',
+      help='override of a setting; may be repeated',
+  )
+  add(
+      '--env',
+      action='append',
+      default=[],
+      metavar='NAME=VALUE',
+      help='environment variable of the run; may be repeated',
+  )
   add('--profile-steps', metavar='FIRST-LAST', help='updates to trace: 5-7')
-  add('--libtpu-presets', default='', metavar='NAME,NAME',
-      help=f'flags of libtpu: {", ".join(libtpu.PRESETS)} (default none)')
+  add(
+      '--libtpu-presets',
+      default='',
+      metavar='NAME,NAME',
+      help=f'flags of libtpu: {", ".join(libtpu.PRESETS)} (default none)',
+  )
   add('--spot', action='store_true', help='machines that may be taken away')
 
 
@@ -117,20 +131,23 @@ def read(
       num_slices=values.num_slices,
       image=values.docker_image,
       workdir=workdir,
-      program=(
-          *_PROGRAM, 'train', *words, f'--workdir={workdir}', *changes
-      ),
+      program=(*_PROGRAM, 'train', *words, f'--workdir={workdir}', *changes),
       environment=environment,
       libtpu_flags=flags,
       spot=values.spot,
       summary='\n'.join((
-          f'{values.num_slices} x {values.tpu_type}: {part.chips} chips on'
-          f' {part.hosts} hosts ({part.topology}) each; {mesh}',
+          (
+              f'{values.num_slices} x {values.tpu_type}: {part.chips} chips on'
+              f' {part.hosts} hosts ({part.topology}) each; {mesh}'
+          ),
           'fits? '
           + shlex.join((
-              *_PROGRAM, 'plan', *words,
+              *_PROGRAM,
+              'plan',
+              *words,
               f'--topology={part.plan_topology}',
-              f'--slices={values.num_slices}', *changes,
+              f'--slices={values.num_slices}',
+              *changes,
           )),
       )),
   )
@@ -191,8 +208,14 @@ def _settings(
     )
   inside = path.relative_to(ROOT).as_posix()
   done = subprocess.run(
-      [sys.executable, '-m', 'rl_tpu', 'config', f'--experiment={inside}',
-       *(f'--set={override}' for override in overrides)],
+      [
+          sys.executable,
+          '-m',
+          'rl_tpu',
+          'config',
+          f'--experiment={inside}',
+          *(f'--set={override}' for override in overrides),
+      ],
       cwd=ROOT,
       capture_output=True,
       text=True,

@@ -56,9 +56,7 @@ def render(job: job_lib.Job, values: argparse.Namespace) -> str:
       grace_seconds=values.grace_seconds,
       accelerator=job.part.generation.gke_accelerator,
       topology=job.part.topology,
-      spot_selector=(
-          f'\n{" " * 16}{_SPOT}: "true"' if job.spot else ''
-      ),
+      spot_selector=(f'\n{" " * 16}{_SPOT}: "true"' if job.spot else ''),
       spot_toleration=(
           f'\n{" " * 16}- key: {_SPOT}\n{" " * 18}operator: Exists'
           if job.spot
@@ -85,8 +83,10 @@ def launch(values: argparse.Namespace) -> int:
   text = render(job, values)
   if not values.output:
     print(text, end='')
-    print(f'{job.summary}\nappend to apply it: | kubectl apply -f -',
-          file=sys.stderr)
+    print(
+        f'{job.summary}\nappend to apply it: | kubectl apply -f -',
+        file=sys.stderr,
+    )
     return 0
   try:
     pathlib.Path(values.output).write_text(text, encoding='utf-8')

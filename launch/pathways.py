@@ -51,7 +51,9 @@ def parser() -> commandline.Parser:
   xpk.add_cluster_flags(made)
   gke.add_grace_flag(made)
   made.add_argument(
-      '--pathways-version', default=VERSION, metavar='TAG',
+      '--pathways-version',
+      default=VERSION,
+      metavar='TAG',
       help=f'of the images of Pathways (default {VERSION})',
   )
   return made

@@ -56,8 +56,14 @@ def steps(
     if values.project:
       where.append(f'--project={values.project}')
     return (
-        'gcloud', 'compute', 'tpus', 'queued-resources', verb, job.name,
-        *where, *words,
+        'gcloud',
+        'compute',
+        'tpus',
+        'queued-resources',
+        verb,
+        job.name,
+        *where,
+        *words,
     )
 
   def everywhere(*commands: Sequence[str]) -> tuple[str, ...]:
@@ -66,9 +72,11 @@ def steps(
 
   return {
       'create': queue(
-          'create', *nodes,
+          'create',
+          *nodes,
           f'--accelerator-type={job.part.accelerator_type}',
-          f'--runtime-version={runtime}', *spot,
+          f'--runtime-version={runtime}',
+          *spot,
           f'--valid-until-duration={values.valid_until}',
       ),
       'status': queue('describe', '--format=value(state.state)'),
@@ -89,8 +97,15 @@ def _login(image: str) -> list[Sequence[str]]:
 def _docker_run(job: job_lib.Job) -> list[str]:
   # docs.cloud.google.com/tpu/docs/run-in-container: the chips are devices of
   # the host, and hosts find each other by its network.
-  words = ['docker', 'run', '--detach', f'--name={job.name}', '--privileged',
-           '--network=host', '--shm-size=16g']
+  words = [
+      'docker',
+      'run',
+      '--detach',
+      f'--name={job.name}',
+      '--privileged',
+      '--network=host',
+      '--shm-size=16g',
+  ]
   variables = job.libtpu_environment
   words += [f'--env={name}={value}' for name, value in variables.items()]
   return [*words, job.image, *job.program]
@@ -119,10 +134,17 @@ def parser() -> commandline.Parser:
   add = made.add_argument
   add('--zone', required=True, help='of the machines')
   add('--project', help='(default: that of gcloud)')
-  add('--valid-until', default='6h', metavar='DURATION',
-      help='the request is dropped if it waits longer (default 6h)')
-  add('--step', help='to run: create, status, run, logs, stop or delete',
-      choices=('create', 'status', 'run', 'logs', 'stop', 'delete'))
+  add(
+      '--valid-until',
+      default='6h',
+      metavar='DURATION',
+      help='the request is dropped if it waits longer (default 6h)',
+  )
+  add(
+      '--step',
+      help='to run: create, status, run, logs, stop or delete',
+      choices=('create', 'status', 'run', 'logs', 'stop', 'delete'),
+  )
   return made
 
 
