@@ -66,6 +66,8 @@ def get_config() -> schema.ExperimentConfig:
           tokens_per_call=16,
           prefill_buckets=(1024, 8192),
           prefill_rows=16,
+          # A chip has no room for two copies of what is served.
+          publish='replace',
       ),
       batching=schema.BatchingConfig(
           tasks_per_batch=64, row_length=8192, rows_per_microbatch=16

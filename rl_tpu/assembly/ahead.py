@@ -19,7 +19,6 @@ from rl_tpu.models import config as model_config
 from rl_tpu.models import decoder as decoder_lib
 from rl_tpu.models import huggingface
 from rl_tpu.rollout import joins
-from rl_tpu.sampler import weights as weights_lib
 from rl_tpu.sharding import rules
 from rl_tpu.text import tokenizer as tokenizer_lib
 from rl_tpu.types import batch as batch_lib
@@ -81,11 +80,7 @@ def assemble(
     reference = state.base or state.policy_params
   sizes = sizes or batch_sizes(config)
   engine = parts.build_engine(config, decoder, mesh)
-  store = weights_lib.PolicyStore(
-      decoder_config=decoder,
-      weight_shardings=engine.weight_shardings,
-      dtype=engine.dtype,
-  )
+  store = parts.build_store(config, engine)
   sampling = engine.programs()
   programs = (
       *sampling,

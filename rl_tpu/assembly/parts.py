@@ -33,6 +33,7 @@ from rl_tpu.sampler import contract
 from rl_tpu.sampler import engine as engine_lib
 from rl_tpu.sampler import sampler as sampler_lib
 from rl_tpu.sampler import types as sampler_types
+from rl_tpu.sampler import weights as weights_lib
 from rl_tpu.sharding import mesh as mesh_lib
 from rl_tpu.sharding import rules
 from rl_tpu.text import chat
@@ -440,8 +441,19 @@ def build_sampler(
     config: schema.ExperimentConfig, policy: Policy
 ) -> sampler_lib.JetStreamSampler:
   """The decode engine and its weight store."""
-  return sampler_lib.JetStreamSampler(
-      build_engine(config, policy.decoder, policy.mesh)
+  engine = build_engine(config, policy.decoder, policy.mesh)
+  return sampler_lib.JetStreamSampler(engine, build_store(config, engine))
+
+
+def build_store(
+    config: schema.ExperimentConfig, engine: engine_lib.PolicyEngine
+) -> weights_lib.PolicyStore:
+  """The weights that an engine serves."""
+  return weights_lib.PolicyStore(
+      decoder_config=engine.decoder_config,
+      weight_shardings=engine.weight_shardings,
+      dtype=engine.dtype,
+      replace=config.sampler.publish == 'replace',
   )
 
 

@@ -6,6 +6,7 @@ import numpy as np
 
 from rl_tpu.learner import report as report_lib
 from rl_tpu.losses import statistics
+from rl_tpu.metrics import expert_load
 from rl_tpu.records import records
 from rl_tpu.rollout import batching
 
@@ -78,6 +79,8 @@ def figures(
   has_reference = _REFERENCE[0] in report.actor
   values |= _strata(report, has_reference)
   values |= _by_rollout(report, batch, has_reference)
+  if report.expert_load is not None:
+    values |= expert_load.figures(report.expert_load)
   for source, norm in report.source_norms.items():
     values[f'policy/grad_norm_source/{batch.sources[source]}'] = norm
   return values

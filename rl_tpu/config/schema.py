@@ -242,6 +242,8 @@ class SamplerConfig:
     prefill_buckets: padded prompt lengths, ascending; one compile each.
     prefill_rows: prompts of one prefill call.
     sync: drain, inflight or restart: what a weight push does to live requests.
+    publish: keep the old weights until the new ones are there, or replace:
+      free them first, which saves the memory of one copy.
     devices: decode on the first so many devices instead of the whole mesh; 0
       is the whole mesh. Weights are resharded by each push.
   """
@@ -251,6 +253,7 @@ class SamplerConfig:
   prefill_buckets: tuple[int, ...] = (64, 128)
   prefill_rows: int = 16
   sync: str = 'drain'
+  publish: str = 'keep'
   devices: int = 0
 
 

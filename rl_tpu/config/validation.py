@@ -266,6 +266,7 @@ def _check_sampler(config: schema.ExperimentConfig) -> None:
   sampler = config.sampler
   checks.at_least('sampler.tokens_per_call', sampler.tokens_per_call, 1)
   checks.one_of('sampler.sync', sampler.sync, 'drain', 'inflight', 'restart')
+  checks.one_of('sampler.publish', sampler.publish, 'keep', 'replace')
   buckets = sampler.prefill_buckets
   checks.require(
       buckets and buckets[0] >= 1 and list(buckets) == sorted(set(buckets)),

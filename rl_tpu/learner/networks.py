@@ -131,7 +131,7 @@ class Networks:
 
   def likelihood_loss(self, params: Params, part: batch_lib.Minibatch):
     """Negative log-likelihood of the action tokens, under the weights."""
-    logp_BT, entropy_BT, stats = self._policy(params, part)
+    _, logp_BT, entropy_BT, stats = self._policy(params, part)
     mask_BT = part.policy_weight_BT > 0
     clean_BT = jnp.where(mask_BT, logp_BT, 0.0)
     loss = -jnp.sum(clean_BT * part.policy_weight_BT)
@@ -141,7 +141,7 @@ class Networks:
 
   def actor_loss(self, params: Params, part: batch_lib.Minibatch):
     """The actor's objective on a microbatch."""
-    logp_BT, entropy_BT, stats = self._policy(params, part)
+    _, logp_BT, entropy_BT, stats = self._policy(params, part)
     loss, more = objective.actor_terms(
         logp_BT, entropy_BT, part, settings=self.objective
     )
@@ -150,13 +150,12 @@ class Networks:
   def critic_loss(self, params: Params, part: batch_lib.Minibatch):
     """The critic's loss on a microbatch."""
     params = freezing.stopped(params, self.critic.freeze)
-    hidden_BTD = self._hidden(params['backbone'], part.rows)
+    hidden_BTD = self._read(decoder.hidden, params['backbone'], part.rows)
     return self._value_loss(params[HEAD], hidden_BTD, part)
 
   def shared_loss(self, params: Params, part: batch_lib.Minibatch):
     """Policy terms + loss.value_coef * value loss on one backbone (L4)."""
-    hidden_BTD = self._hidden(params, part.rows)
-    logp_BT, entropy_BT, stats = self._policy(params, part, hidden_BTD)
+    hidden_BTD, logp_BT, entropy_BT, stats = self._policy(params, part)
     policy, more = objective.actor_terms(
         logp_BT, entropy_BT, part, settings=self.objective
     )
@@ -165,8 +164,8 @@ class Networks:
     of_critic = {CRITIC + name: stat for name, stat in of_critic.items()}
     return loss, {**more, **stats, **of_critic}
 
-  def _hidden(self, backbone: Params, rows: batch_lib.Rows) -> jax.Array:
-    return decoder.hidden(
+  def _read(self, function, backbone: Params, rows: batch_lib.Rows) -> Any:
+    return function(
         backbone,
         self.decoder,
         rows.token_BT,
@@ -175,9 +174,10 @@ class Networks:
         execution=self.execution,
     )
 
-  def _policy(self, params, part, hidden_BTD=None):
-    if hidden_BTD is None:
-      hidden_BTD = self._hidden(params, part.rows)
+  def _policy(self, params, part):
+    hidden_BTD, load_LE = self._read(
+        decoder.hidden_and_load, params, part.rows
+    )
     logp_BT, entropy_BT = actor_lib.from_hidden(
         params,
         self.decoder,
@@ -187,7 +187,9 @@ class Networks:
         logits_chunk=self.model.logits_chunk,
     )
     stats = _overflow(part.rows, activations=hidden_BTD, logits=logp_BT)
-    return logp_BT, entropy_BT, stats
+    if load_LE is not None:
+      stats['expert_load_table'] = load_LE.astype(jnp.float32)
+    return hidden_BTD, logp_BT, entropy_BT, stats
 
   def _value_loss(self, head, hidden_BTD, part):
     out = critic_lib.from_hidden(head, hidden_BTD)

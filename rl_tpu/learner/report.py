@@ -28,6 +28,8 @@ class Report:
     strata: means over the actor's steps by (division, stratum) (L19).
     rollouts: sums over the actor's steps by rollout, columns as in
       `statistics.ROLLOUT_FIGURES`; None where they were not collected.
+    expert_load: real tokens of the actor's steps that took each expert, by
+      layer, [L, E]; None of a model without experts.
     overflow: counters of L21, name to number.
     source_norms: gradient norm by dense source id; empty where it was not
       measured (L18).
@@ -40,6 +42,7 @@ class Report:
   empty: int
   strata: dict[tuple[str, str], dict[str, float]]
   rollouts: np.ndarray | None
+  expert_load: np.ndarray | None
   overflow: dict[str, float]
   source_norms: dict[int, float]
 
@@ -96,6 +99,7 @@ def build(
       empty=empty,
       strata=strata,
       rollouts=tables.get('rollout_table'),
+      expert_load=tables.get('expert_load_table'),
       overflow=overflow,
       source_norms={k: float(v) for k, v in source_norms.items()},
   )

@@ -86,6 +86,14 @@ TAGS: dict[str, str] = {
     'policy/kl_reference_k3_family/{family}': 'the same by k3',
     'policy/ratio_saturated': 'tokens whose log ratio left [-20, 20] (L21)',
     'policy/grad_norm': "norm of the actor's gradient, before clipping",
+    'policy/expert_busiest': (
+        'share of its layer that the busiest expert had; even is 1 / experts'
+    ),
+    'policy/expert_idlest': 'the same of the idlest expert',
+    'policy/expert_variation': (
+        "deviation of experts' loads over their mean, mean of the layers"
+    ),
+    'policy/expert_variation_max': 'the same of the most uneven layer',
     'policy/learning_rate': "the actor's rate",
     'policy/steps_skipped': 'actor steps whose gradient was not finite (L18)',
     'policy/steps_empty': 'steps without a token to train on',

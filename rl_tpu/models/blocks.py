@@ -235,7 +235,7 @@ class Mixture(nnx.Module):
     if settings.shared_width:
       self.shared = FeedForward(config, settings.shared_width, scale, rngs)
 
-  def __call__(self, x: jax.Array, execution) -> jax.Array:
+  def __call__(self, x: jax.Array, execution) -> tuple[jax.Array, jax.Array]:
     bias = self.router.bias
     experts = mixture.Experts(
         router=self.router.kernel[...],
@@ -244,8 +244,10 @@ class Mixture(nnx.Module):
         up=self.up.kernel[...],
         down=self.down.kernel[...],
     )
-    out = mixture.apply(experts, self.config, x, execution.mesh)
-    return out if self.shared is None else out + self.shared(x, execution)
+    out, expert_NM = mixture.apply(experts, self.config, x, execution.mesh)
+    if self.shared is not None:
+      out = out + self.shared(x, execution)
+    return out, expert_NM
 
 
 class Block(nnx.Module):
@@ -311,18 +313,23 @@ class Block(nnx.Module):
       x: jax.Array,
       attended: jax.Array,
       execution: execution_lib.Execution,
-  ) -> jax.Array:
-    """Adds the attention output [T, H, K] and the feed-forward layer."""
+  ) -> tuple[jax.Array, jax.Array | None]:
+    """Adds the attention output [T, H, K] and the feed-forward layer.
+
+    Returns:
+      [T, D], and in a layer that has experts those that each token took.
+    """
     added = execution.spread_tokens(self.out(attended))
     if self.attention_post_norm is not None:
       added = self.attention_post_norm(added)
     x = ad_checkpoint.checkpoint_name(x + added, 'middle')
     inner = execution.whole_rows(self.mlp_norm(x))
+    expert_NM = None
     if self.mixture is None:
       added = _feed_forward(self, inner, execution)
     else:
-      added = self.mixture(inner, execution)
+      added, expert_NM = self.mixture(inner, execution)
     added = execution.spread_tokens(added)
     if self.mlp_post_norm is not None:
       added = self.mlp_post_norm(added)
-    return x + added
+    return x + added, expert_NM

@@ -58,7 +58,7 @@ def merge(
 def _feed_forward(layer: arranged.LayerWeights, config, inner, mesh):
   parts = []
   if layer.experts is not None and mesh is None:
-    parts.append(mixture.apply(layer.experts, config, inner.T).T)
+    parts.append(mixture.apply(layer.experts, config, inner.T)[0].T)
   elif layer.experts is not None:
     out_ND = mixture.apply_on_shard(layer.experts, config, inner.T, mesh)
     parts.append(out_ND.T)

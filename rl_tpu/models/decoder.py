@@ -18,6 +18,7 @@ from rl_tpu.models import attention
 from rl_tpu.models import blocks
 from rl_tpu.models import config as config_lib
 from rl_tpu.models import execution as execution_lib
+from rl_tpu.models import mixture
 from rl_tpu.models import rotary
 from rl_tpu.types import shapes
 
@@ -98,7 +99,9 @@ def _abstract(config: config_lib.DecoderConfig) -> tuple[Any, Any]:
 
 
 @functools.lru_cache(maxsize=32)
-def _block(config: config_lib.DecoderConfig, is_sparse: bool) -> tuple[Any, Any]:
+def _block(
+    config: config_lib.DecoderConfig, is_sparse: bool
+) -> tuple[Any, Any]:
   """Structure of one layer, to merge with its parameters, and its state."""
   module = nnx.eval_shape(
       lambda: blocks.Block(config, nnx.Rngs(params=0), is_sparse=is_sparse)
@@ -188,27 +191,59 @@ def hidden(
   Returns:
     hidden_BTD in its dtype: at q it has read x_0..x_q of its segment.
   """
+  return _hidden(
+      params, config, token_BT, position_BT, segment_BT, execution, False
+  )[0]
+
+
+def hidden_and_load(
+    params: Params,
+    config: config_lib.DecoderConfig,
+    token_BT: jax.Array,
+    position_BT: jax.Array,
+    segment_BT: jax.Array,
+    *,
+    execution: execution_lib.Execution = execution_lib.Execution(),
+) -> tuple[jax.Array, jax.Array | None]:
+  """`hidden`, and the load of the experts.
+
+  Returns:
+    hidden_BTD, and int32 load_LE: the real tokens that took each expert, by
+    layer that has some; None for a decoder without.
+  """
+  return _hidden(
+      params, config, token_BT, position_BT, segment_BT, execution, True
+  )
+
+
+def _hidden(
+    params, config, token_BT, position_BT, segment_BT, execution, has_load
+):
   shapes.check_shapes(
       token_BT=token_BT, position_BT=position_BT, segment_BT=segment_BT
   )
   # Matrices see one axis of tokens (B times T): with two, the compiler would
   # transpose wide arrays for their gradients.
   x_TD = embed(params, config, token_BT.reshape(-1), execution)
+  load_LE = None
   for name, numbers in stacks(config).items():
     layer, kind_L = _layer(
-        config, name, numbers, position_BT, segment_BT, execution
+        config, name, numbers, position_BT, segment_BT, execution, has_load
     )
     policy = jax.checkpoint_policies.save_only_these_names(
         *SAVED[execution.remat]
     )
     layer = jax.checkpoint(layer, prevent_cse=False, policy=policy)
-    x_TD, _ = jax.lax.scan(layer, x_TD, (params[name], kind_L))
+    # The layers of experts are the last stack.
+    x_TD, load_LE = jax.lax.scan(layer, x_TD, (params[name], kind_L))
   B, T = token_BT.shape
   x_TD = execution.whole_rows(final_norm(params, config, x_TD))
-  return x_TD.reshape(B, T, -1)
+  return x_TD.reshape(B, T, -1), load_LE
 
 
-def _layer(config, name, numbers, position_BT, segment_BT, execution):
+def _layer(
+    config, name, numbers, position_BT, segment_BT, execution, has_load
+):
   """A layer as a scan's body, and its kind of each layer as the input."""
   B, T = segment_BT.shape
   graph, state = _block(config, is_mixture(config, name))
@@ -232,7 +267,15 @@ def _layer(config, name, numbers, position_BT, segment_BT, execution):
         windows=windows,
         kind=kind,
     )
-    return block.merge(x_TD, attended.reshape(query.shape), execution), None
+    x_TD, expert_TM = block.merge(
+        x_TD, attended.reshape(query.shape), execution
+    )
+    if expert_TM is None or not has_load:
+      return x_TD, None
+    is_real_T = segment_BT.reshape(-1) >= 0
+    return x_TD, mixture.load(
+        expert_TM, is_real_T, config.mixture.num_experts
+    )
 
   return layer, kind_L
 

@@ -107,7 +107,7 @@ def apply(
     config: config_lib.DecoderConfig,
     x_ND: jax.Array,
     mesh: jax.sharding.Mesh | None = None,
-) -> jax.Array:
+) -> tuple[jax.Array, jax.Array]:
   """The weighted sum of each token's experts.
 
   Args:
@@ -118,11 +118,12 @@ def apply(
       placement to the compiler.
 
   Returns:
-    [N, D] in the dtype of the tokens.
+    The sums, [N, D] in the dtype of the tokens, and the chosen experts, [N, M].
   """
   if mesh is None:
     choice = _choose(experts, config, x_ND)
-    return _work(_matrices(experts, x_ND), config, x_ND, choice)
+    out_ND = _work(_matrices(experts, x_ND), config, x_ND, choice)
+    return out_ND, choice.expert_NM
   expert, fsdp, inner = _axes(config, mesh)
 
   def local(experts, x_ND):
@@ -134,9 +135,10 @@ def apply(
           kernel, fsdp, axis=axis, tiled=True
       )
       gate, up, down = gather(gate, 1), gather(up, 1), gather(down, 2)
-    return _work(
+    out_ND = _work(
         (gate, up, down), config, x_ND, choice, expert=expert, inner=inner
     )
+    return out_ND, choice.expert_NM
 
   whole, rows = PartitionSpec(), PartitionSpec(mesh_lib.BATCH_AXES)
   wide = PartitionSpec(expert, fsdp, inner)
@@ -155,7 +157,7 @@ def apply_on_shard(
     x_ND: jax.Array,
     mesh: jax.sharding.Mesh,
 ) -> jax.Array:
-  """`apply` inside of a `shard_map` over the batch axes.
+  """The sums of `apply`, inside of a `shard_map` over the batch axes.
 
   Args:
     experts: the shard's, whole but for what is divided over `tensor`.
@@ -180,6 +182,15 @@ def apply_on_shard(
       out_specs=whole,
       check_vma=False,
   )(_matrices(experts, x_ND), x_ND, _choose(experts, config, x_ND))
+
+
+def load(
+    expert_NM: jax.Array, is_real_N: jax.Array, num_experts: int
+) -> jax.Array:
+  """How many real tokens took each expert, int32 [E]."""
+  is_taken_NME = expert_NM[..., None] == jnp.arange(num_experts)
+  is_counted_NME = is_taken_NME & is_real_N[:, None, None]
+  return jnp.sum(is_counted_NME, axis=(0, 1), dtype=jnp.int32)
 
 
 def _choose(experts: Experts, config, x_ND: jax.Array) -> Choice:

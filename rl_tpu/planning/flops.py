@@ -41,8 +41,7 @@ def _of_equation(equation: Any) -> float:
   if name == 'scan':
     return params['length'] * inner
   if name == 'shard_map':
-    mesh = params['mesh']
-    axes = params.get('manual_axes') or mesh.axis_names
+    mesh, axes = params['mesh'], params['newly_manual_axes']
     return inner * math.prod(mesh.shape[axis] for axis in axes)
   return inner
 

@@ -266,7 +266,8 @@ class PolicyEngine(contract.Engine):
             self._refill[False],
             (weights, state, table),
             held,
-            tokens=self.shards * depth * bucket,
+            # One chunk of prompts a shard; a call repeats it as needed.
+            tokens=self.shards * self._chunk * bucket,
             rows=bucket,
         ),
         programs_lib.Program(

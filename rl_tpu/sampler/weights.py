@@ -62,8 +62,19 @@ class PolicyStore:
       decoder_config: config_lib.DecoderConfig,
       weight_shardings: arranged.Weights,
       dtype: str = 'float32',
+      replace: bool = False,
   ):
-    """Starts empty: nothing can be sampled before the first `publish`."""
+    """Starts empty: nothing can be sampled before the first `publish`.
+
+    Args:
+      decoder_config: the model.
+      weight_shardings: where to serve.
+      dtype: of the weights.
+      replace: the served weights are freed before the next ones are made, so
+        that memory holds one copy. A publication that fails then leaves
+        nothing to serve.
+    """
+    self._replaces = replace
     self._shapes = decoder.shapes_of(decoder_config)
     self._devices = jax.tree.leaves(weight_shardings)[0].mesh.devices
     self._arrange = jax.jit(
@@ -98,7 +109,8 @@ class PolicyStore:
     """Copies, casts and reshards parameters, then serves them.
 
     The copy has arrived when this returns: the caller may donate `params`. If
-    anything fails, the old version goes on being served.
+    anything fails, the old version goes on being served, unless it was to be
+    freed first; parameters of another model are refused before that.
 
     Args:
       version: of the policy, 0 or more.
@@ -110,14 +122,18 @@ class PolicyStore:
     if version < 0:
       raise ValueError(f'a policy version is 0 or more, got {version}.')
     check_params(params, self._shapes)
+    if self._replaces and self._weights is not None:
+      jax.tree.map(lambda leaf: leaf.delete(), self._weights)
+      self._weights = self._version = None
     weights = jax.block_until_ready(self._arrange(self._reach(params)))
     self._weights, self._version = weights, version
 
   def program(self, params: decoder.Params) -> programs_lib.Program:
     """The copy that `publish` makes, of abstract parameters."""
-    return programs_lib.Program(
-        'publish', self._arrange, (params,), {'actor': params}
-    )
+    held = {'actor': params}
+    if self._replaces:
+      held['sampler'] = ()  # Freed by then.
+    return programs_lib.Program('publish', self._arrange, (params,), held)
 
   def _reach(self, params: decoder.Params) -> decoder.Params:
     """Brings parameters to the sampler's devices if they are on others."""

@@ -53,6 +53,7 @@ class ValidationTest(parameterized.TestCase):
       ('model.dtype=float16', 'model.dtype='),
       ('model.remat=true', 'model.remat='),
       ('model.attention=flash', 'model.attention='),
+      ('sampler.publish=move', 'sampler.publish='),
       ('model.logits_chunk=0', 'model.logits_chunk=0'),
       ('model.chat_template=gone.jinja', "model.chat_template='gone.jinja'"),
       ('model.lora.rank=-1', 'model.lora.rank=-1'),

@@ -16,10 +16,11 @@ from tests.sampler import worlds
 _arrange = jax.jit(arranged.arrange, static_argnums=1)
 
 
-def _store(on=(1, 1, 1)) -> weights_lib.PolicyStore:
+def _store(on=(1, 1, 1), **settings) -> weights_lib.PolicyStore:
   return weights_lib.PolicyStore(
       decoder_config=worlds.MODEL,
       weight_shardings=weights_lib.shardings(worlds.MODEL, worlds.mesh(*on)),
+      **settings,
   )
 
 
@@ -68,6 +69,29 @@ class PolicyStoreTest(absltest.TestCase):
       store.publish(-1, cases.params(worlds.MODEL, 2))
     self.assertEqual(store.version, 5)
     self.assertIs(store.weights, before)
+
+  def test_replace_frees_what_was_served_before_it_makes_the_next(self):
+    store = _store(replace=True)
+    store.publish(1, cases.params(worlds.MODEL, 1))
+    before = store.weights
+    broken = cases.params(worlds.MODEL, 2)
+    del broken['lm_head']
+    with self.assertRaisesRegex(ValueError, 'lm_head/kernel'):
+      store.publish(2, broken)
+    self.assertIs(store.weights, before)
+    freed = []
+    arrange = store._arrange
+
+    def watched(params):
+      freed.append(before.embed.is_deleted())
+      return arrange(params)
+
+    store._arrange = watched
+    store.publish(2, cases.params(worlds.MODEL, 2))
+    self.assertEqual(freed, [True])
+    want = _arrange(cases.params(worlds.MODEL, 2), worlds.MODEL)
+    jax.tree.map(np.testing.assert_array_equal, store.weights, want)
+    self.assertEqual(store.version, 2)
 
   def test_reshards_to_fewer_and_to_more_devices(self):
     want = _arrange(worlds.PARAMS(), worlds.MODEL)
