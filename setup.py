@@ -42,7 +42,7 @@ setuptools.setup(
         'tasks': ['reasoning-gym>=0.1.25'],
         'test': ['hypothesis>=6.170', 'pytest>=9.2', 'pytest-xdist>=3.8'],
         'tpu': ['libtpu'],
-        'viz': ['tensorboard>=2.21'],
+        'viz': ['tensorboard>=2.21', 'xprof>=2.24'],
     },
     entry_points={'console_scripts': ['rl-tpu = rl_tpu.cli.main:run']},
 )
