@@ -95,7 +95,7 @@ def assemble(
       mesh,
       sizes,
       programs,
-      _resident(state, reference, sampling[0].holds, programs),
+      _resident(learner, state, reference, sampling[0].holds, programs),
   )
 
 
@@ -125,18 +125,20 @@ def _decoder(config: schema.ExperimentConfig) -> model_config.DecoderConfig:
   )
 
 
-def _resident(state, reference, sampling, programs) -> dict[str, Any]:
-  held = {
-      'actor': state.actor.params,
-      'actor_optimizer': state.actor.optimizer,
-      **sampling,
-  }
+def _resident(learner, state, reference, sampling, programs) -> dict[str, Any]:
+  """What stays on the devices; what waits at the host is not there."""
+  stays = lambda part: not learner.residence.at_host(part)
+  held = {'actor': state.actor.params, **sampling}
+  if stays('optimizers'):
+    held['actor_optimizer'] = state.actor.optimizer
   if state.critic is not None:
-    held['critic'] = state.critic.params
-    held['critic_optimizer'] = state.critic.optimizer
+    if stays('critic'):
+      held['critic'] = state.critic.params
+    if stays('optimizers'):
+      held['critic_optimizer'] = state.critic.optimizer
   if state.base is not None:
     held['base'] = state.base
-  elif reference is not None:
+  elif reference is not None and stays('reference'):
     held['reference'] = reference
   actor = next(p for p in programs if p.name == 'actor gradient')
   # All microbatches wait on the devices.

@@ -84,8 +84,8 @@ def _build(config, mirror, used, policy, learner, sampler, world, compiles):
   reference = None
   if config.kl.in_ != 'none':
     # The base below adapters is the reference as it is.
-    reference = state.base or jax.tree.map(
-        jax.numpy.copy, state.policy_params
+    reference = state.base or learner.residence.store(
+        'reference', jax.tree.map(jax.numpy.copy, state.policy_params)
     )
   updater = update_lib.Updater(
       learner,

@@ -409,6 +409,7 @@ def build_learner(
       critic=config.critic,
       actor_optimizer=config.actor_optimizer,
       critic_optimizer=config.critic_optimizer,
+      memory=config.memory,
       supervised=supervised,
   )
 

@@ -320,6 +320,9 @@ class TrainingRun:
           self.clock.next_step(), self.sampler.stats(), batch, compiled,
           sampled,
       )
+      values['perf/host_transfer_gib'] = (
+          self.learner.residence.take_moved() / 2**30
+      )
       values |= figures.advantage_scale(self.config.advantage, self.running)
       mask_BT = np.asarray(batch.segments.joins.policy_mask_BT)
       values |= summary.advantage_figures(

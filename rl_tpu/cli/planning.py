@@ -48,21 +48,24 @@ def run(
   from rl_tpu.planning import topology
 
   chip, devices = topology.describe(values['topology'], values['slices'])
+  progress = rich.console.Console(stderr=True)
 
   def planner(config, only=lambda name: True) -> plan.Plan:
     begun = time.monotonic()
-    with console.status('') as status:
-      return plan.make(
-          config,
-          chip,
-          devices,
-          topology=values['topology'],
-          slices=values['slices'],
-          only=only,
-          on_program=lambda name: status.update(
-              f'compiling {name} ({time.monotonic() - begun:.0f} s)'
-          ),
-      )
+
+    def show(name: str) -> None:
+      seconds = time.monotonic() - begun
+      progress.print(f'{seconds:4.0f} s  compiling {name}')
+
+    return plan.make(
+        config,
+        chip,
+        devices,
+        topology=values['topology'],
+        slices=values['slices'],
+        only=only,
+        on_program=show,
+    )
 
   if values['sweep']:
     combinations = search.sweep(

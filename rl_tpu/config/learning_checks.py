@@ -25,8 +25,30 @@ def check(config: schema.ExperimentConfig) -> None:
   _check_critic(config)
   offpolicy_checks.check(config)
   _check_batching(config)
+  _check_memory(config)
   check_optimizer('actor_optimizer', config.actor_optimizer)
   check_optimizer('critic_optimizer', config.critic_optimizer)
+
+
+def _check_memory(config: schema.ExperimentConfig) -> None:
+  memory = config.memory
+  for name in ('optimizers', 'critic', 'reference'):
+    value = getattr(memory, name)
+    checks.one_of(f'memory.{name}', value, 'device', 'host')
+  checks.require(
+      memory.critic == 'device' or config.critic.sharing == 'separate',
+      'memory.critic',
+      memory.critic,
+      'the critic shares the backbone of the actor, which is always at work;'
+      ' use memory.critic=device or critic.sharing=separate',
+  )
+  checks.require(
+      memory.reference == 'device' or not config.model.lora.rank,
+      'memory.reference',
+      memory.reference,
+      'under model.lora the reference is the base of the actor, which is always'
+      ' at work; use memory.reference=device',
+  )
 
 
 def check_optimizer(name: str, optimizer: schema.OptimizerConfig) -> None:

@@ -421,6 +421,21 @@ class EvaluationConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class MemoryConfig:
+  """Where what is idle waits: device or host. It comes back for its turn.
+
+  Attributes:
+    optimizers: moments of actor and critic, at work in their own steps only.
+    critic: parameters of the critic, at work in scoring and in its update.
+    reference: parameters of the reference, at work in scoring.
+  """
+
+  optimizers: str = 'device'
+  critic: str = 'device'
+  reference: str = 'device'
+
+
+@dataclasses.dataclass(frozen=True)
 class CheckpointConfig:
   """Orbax composite: updates between saves (0 only at the end) and how many."""
 
@@ -524,6 +539,7 @@ class ExperimentConfig:
   actor_optimizer: OptimizerConfig = OptimizerConfig()
   critic_optimizer: OptimizerConfig = OptimizerConfig()
   evaluation: EvaluationConfig = EvaluationConfig()
+  memory: MemoryConfig = MemoryConfig()
   checkpoint: CheckpointConfig = CheckpointConfig()
   log: LogConfig = LogConfig()
   sft: SftConfig | None = None

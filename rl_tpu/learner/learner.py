@@ -21,6 +21,7 @@ from rl_tpu.learner import freezing
 from rl_tpu.learner import networks as networks_lib
 from rl_tpu.learner import optimizers
 from rl_tpu.learner import passes
+from rl_tpu.learner import residence as residence_lib
 from rl_tpu.learner import state as state_lib
 from rl_tpu.losses import objective as objective_lib
 from rl_tpu.losses import statistics
@@ -94,6 +95,7 @@ class Learner:
       critic: schema.CriticConfig,
       actor_optimizer: schema.OptimizerConfig,
       critic_optimizer: schema.OptimizerConfig,
+      memory: schema.MemoryConfig = schema.MemoryConfig(),
       supervised: bool = False,
   ):
     """Builds the steps; nothing is compiled before its first use.
@@ -108,9 +110,11 @@ class Learner:
       critic: level, head, sharing, value clip, frozen parameters.
       actor_optimizer: the actor's AdamW.
       critic_optimizer: the critic's AdamW.
+      memory: where what is idle waits.
       supervised: the actor's loss is the negative log-likelihood.
     """
     self.mesh = mesh
+    self.residence = residence_lib.Residence(memory)
     self._gae, self._critic = gae_config, critic
     self._objective = objective
     self._networks = networks_lib.Networks(
@@ -163,6 +167,9 @@ class Learner:
     critic = None
     if parts.critic is not None:
       critic = self._trainable(parts.critic, self.critic_optimizer)
+      critic = critic._replace(
+          params=self.residence.store('critic', critic.params)
+      )
     base = parts.base
     if base is not None:
       base = jax.device_put(base, self.param_shardings(base))
@@ -199,6 +206,7 @@ class Learner:
     params = jax.device_put(params, shardings)
     places = self.optimizer_shardings(params, optimizer)
     opt_state = jax.jit(optimizer.init, out_shardings=places)(params)
+    opt_state = self.residence.store('optimizers', opt_state)
     return state_lib.Trainable(params, opt_state)
 
   def optimizer_shardings(self, params: Any, optimizer: Any) -> Any:
@@ -223,6 +231,7 @@ class Learner:
       self, critic_params: Any, rows: Sequence[batch_lib.Rows]
   ) -> list[jax.Array]:
     """Value of the state after every token: head_BT[q] = V_{q+1}."""
+    critic_params = self.residence.fetch('critic', critic_params)
     return [self._values(critic_params, part) for part in rows]
 
   def logp(
@@ -235,6 +244,7 @@ class Learner:
       self, params: Any, rows: Sequence[batch_lib.Rows]
   ) -> list[jax.Array]:
     """The same of the reference, which has no adapters."""
+    params = self.residence.fetch('reference', params)
     return [self._reference_logp(params, part) for part in rows]
 
   def estimate(
@@ -270,8 +280,13 @@ class Learner:
       base: Any | None = None,
   ) -> tuple[state_lib.Trainable, Stats, optimizers.StepReport]:
     """One optimizer step of the critic; `critic` is donated, `base` is not."""
+    critic = critic._replace(
+        params=self.residence.fetch('critic', critic.params)
+    )
     gradients = self.critic_sums(critic.params, microbatches, base)
-    return self._take(critic, gradients, self._apply_critic)
+    critic, *rest = self._take(critic, gradients, self._apply_critic)
+    params = self.residence.store('critic', critic.params)
+    return critic._replace(params=params), *rest
 
   def actor_sums(
       self,
@@ -337,9 +352,11 @@ class Learner:
 
   def _take(self, trainable, sums: _SoFar, apply):
     gradients, stats, weight, loss = sums
-    params, opt_state, report = apply(
-        trainable.params, trainable.optimizer, gradients, weight, loss
+    moments = self.residence.fetch('optimizers', trainable.optimizer)
+    params, moments, report = apply(
+        trainable.params, moments, gradients, weight, loss
     )
+    opt_state = self.residence.store('optimizers', moments)
     return state_lib.Trainable(params, opt_state), stats, report
 
   # --- jitted bodies -----------------------------------------------------

@@ -217,6 +217,9 @@ TAGS: dict[str, str] = {
     'perf/overflow/{counter}': (
         'numbers that left their range in this update (L21)'
     ),
+    'perf/host_transfer_gib': (
+        'idle arrays moved to the host and back (memory.*), all devices'
+    ),
     'perf/memory_gib': 'resident memory of the process',
     'eval/success': 'success on held-out tasks, training temperature',
     'eval/success_low': 'lower end of its 95 % interval over tasks (A3)',

@@ -38,6 +38,16 @@ class ValidationTest(parameterized.TestCase):
     self.assertNotIn('\n', message)
     return message
 
+  def test_what_is_always_at_work_does_not_wait_at_the_host(self):
+    self.assertIn(
+        'use memory.critic=device or critic.sharing=separate',
+        self.refusal('memory.critic=host', 'critic.sharing=shared_backbone'),
+    )
+    self.assertIn(
+        'use memory.reference=device',
+        self.refusal('memory.reference=host', 'model.lora.rank=4'),
+    )
+
   def test_a_good_experiment_passes(self):
     validation.validate(self.config)
     validation.validate(self.config, verb='evaluate')
@@ -54,6 +64,7 @@ class ValidationTest(parameterized.TestCase):
       ('model.remat=true', 'model.remat='),
       ('model.attention=flash', 'model.attention='),
       ('sampler.publish=move', 'sampler.publish='),
+      ('memory.critic=disk', 'memory.critic='),
       ('model.logits_chunk=0', 'model.logits_chunk=0'),
       ('model.chat_template=gone.jinja', "model.chat_template='gone.jinja'"),
       ('model.lora.rank=-1', 'model.lora.rank=-1'),

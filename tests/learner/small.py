@@ -37,6 +37,7 @@ def learner(
     *,
     critic: schema.CriticConfig = schema.CriticConfig(),
     gae: schema.GaeConfig = schema.GaeConfig(),
+    memory: schema.MemoryConfig = schema.MemoryConfig(),
     optimizer: schema.OptimizerConfig = schema.OptimizerConfig(
         learning_rate=1e-2
     ),
@@ -53,6 +54,7 @@ def learner(
       critic=critic,
       actor_optimizer=optimizer,
       critic_optimizer=optimizer,
+      memory=memory,
   )
 
 
