@@ -230,7 +230,7 @@ def _mesh(sizes: Mapping[str, int], part: chips.Slice, num_slices: int) -> str:
   """The mesh in words.
 
   Raises:
-    ValueError: its axes do not fit the devices.
+    ValueError: its axes do not fit the devices or the slices.
   """
   text = ', '.join(f'mesh.{axis} = {size}' for axis, size in sizes.items())
   taken = math.prod(size for size in sizes.values() if size != -1)
@@ -241,6 +241,12 @@ def _mesh(sizes: Mapping[str, int], part: chips.Slice, num_slices: int) -> str:
         f'{text}: the mesh needs {"a multiple of " if is_open else ""}{taken}'
         f' devices, {num_slices} x {part.accelerator_type} has {devices}'
         f' ({num_slices * part.chips} chips).'
+    )
+  data = devices // taken if sizes['data'] == -1 else sizes['data']
+  if data % num_slices:
+    raise ValueError(
+        f'{text}: mesh.data becomes {data}, which {num_slices} slices do not'
+        ' divide; no other axis crosses between slices.'
     )
   return text
 

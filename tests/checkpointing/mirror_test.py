@@ -6,47 +6,18 @@ import pathlib
 from unittest import mock
 
 from absl.testing import absltest
-from etils.epath import backend
-from fsspec.implementations import memory
 
 from rl_tpu.checkpointing import mirror as mirror_lib
+from tests import bucket as bucket_lib
 
 _WORKDIR = 'gs://bucket/runs/first'
-
-
-class Bucket(memory.MemoryFileSystem):
-  """Stands for gs://: what it holds, and what was written when."""
-
-  protocol = ('gs', 'gcs')
-  store: dict[str, object] = {}
-  pseudo_dirs = ['']
-  written: list[str] = []
-
-  @classmethod
-  def _strip_protocol(cls, path: str) -> str:
-    return '/' + path.removeprefix('gs://').strip('/')
-
-  def glob(self, path: str, **kwargs: object) -> list[str]:
-    return [p.lstrip('/') for p in super().glob(path, **kwargs)]
-
-  def _open(self, path: str, mode: str = 'rb', **kwargs: object) -> object:
-    if 'w' in mode:
-      self.written.append(path.removeprefix('/bucket/runs/first/'))
-    if 'a' in mode:
-      raise NotImplementedError('a bucket cannot append')
-    return super()._open(path, mode, **kwargs)
 
 
 class MirrorTest(absltest.TestCase):
 
   def setUp(self):
     super().setUp()
-    bucket = Bucket()
-    self.enter_context(mock.patch.object(
-        backend.fsspec_backend, '_get_filesystem', lambda name: bucket
-    ))
-    Bucket.store.clear()
-    Bucket.written.clear()
+    self.bucket = bucket_lib.install(self)
     self.enter_context(mock.patch.object(
         importlib.util, 'find_spec', lambda name: name == 'gcsfs' or None
     ))
@@ -58,8 +29,8 @@ class MirrorTest(absltest.TestCase):
 
   def stored(self) -> dict[str, bytes]:
     return {
-        name.removeprefix('/bucket/runs/first/'): file.getvalue()
-        for name, file in Bucket.store.items()
+        name.removeprefix(f'{_WORKDIR}/'): data
+        for name, data in self.bucket.contents().items()
     }
 
   def test_a_local_directory_is_written_to_itself(self):
@@ -68,7 +39,7 @@ class MirrorTest(absltest.TestCase):
     self.write(mirror, 'config.json', '{}')
     mirror.push()
     self.assertEqual((mirror.folder, mirror.workdir), (folder, folder))
-    self.assertEmpty(Bucket.written)
+    self.assertEmpty(self.bucket.written)
 
   def test_what_changed_is_copied_and_what_is_gone_is_deleted(self):
     mirror = mirror_lib.Mirror(_WORKDIR)
@@ -86,12 +57,12 @@ class MirrorTest(absltest.TestCase):
             'rollouts/000001.jsonl': b'r',
         },
     )
-    Bucket.written.clear()
+    self.bucket.written.clear()
     with (pathlib.Path(mirror.folder) / 'metrics.jsonl').open('a') as file:
       file.write('2\n')
     (pathlib.Path(mirror.folder) / 'rollouts/000001.jsonl').unlink()
     mirror.push()
-    self.assertEqual(Bucket.written, ['metrics.jsonl'])
+    self.assertEqual(self.bucket.written, [f'{_WORKDIR}/metrics.jsonl'])
     self.assertEqual(
         self.stored(), {'config.json': b'{}', 'metrics.jsonl': b'1\n2\n'}
     )
@@ -102,10 +73,8 @@ class MirrorTest(absltest.TestCase):
                  'incidents.jsonl', 'rollouts/000001.jsonl'):
       self.write(first, name, name)
     first.push()
-    Bucket.store['/bucket/runs/first/checkpoints/1/x'] = memory.MemoryFile(
-        None, '/bucket/runs/first/checkpoints/1/x', b'c'
-    )
-    Bucket.written.clear()
+    self.bucket.pipe(f'{_WORKDIR}/checkpoints/1/x', b'c')
+    self.bucket.written.clear()
     second = mirror_lib.Mirror(_WORKDIR)
     here = pathlib.Path(second.folder)
     # Neither rollouts nor checkpoints: the one is not read, Orbax reads the
@@ -122,7 +91,7 @@ class MirrorTest(absltest.TestCase):
         },
     )
     second.push()
-    self.assertEmpty(Bucket.written)
+    self.assertEmpty(self.bucket.written)
     self.assertIn('rollouts/000001.jsonl', self.stored())
     self.assertIn('checkpoints/1/x', self.stored())
 

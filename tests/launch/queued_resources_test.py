@@ -94,7 +94,7 @@ class QueuedResourcesTest(parameterized.TestCase):
   def test_every_worker_of_every_slice_runs_the_container(self):
     line = self.steps(
         '--tpu-type=v5p-32', '--num-slices=2', '--workload=first',
-        '--env=A=1 2', '--set=mesh.fsdp=32',
+        '--env=A=1 2', '--set=mesh.fsdp=16',
     )['run']
     words = shlex.split(line)
     self.assertContainsSubset(['ssh', '--node=all', '--worker=all'], words)
@@ -111,7 +111,7 @@ class QueuedResourcesTest(parameterized.TestCase):
             '--env=JAX_COMPILATION_CACHE_DIR='
             'gs://bucket/runs/first/compilation_cache',
             '--env=A=1 2', 'us-docker.pkg.dev/p/rl/rl:1', *tools.PROGRAM,
-            '--set=mesh.fsdp=32',
+            '--set=mesh.fsdp=16',
         ],
     )
 

@@ -89,6 +89,16 @@ class RefusalsTest(parameterized.TestCase):
     self.assertLen(err.splitlines(), 1)
     self.assertRegex(err, f'^launch.{name}: .*{says}')
 
+  @parameterized.parameters(
+      # 32 devices: none is left for data, or a fixed data of one.
+      ('--set=mesh.fsdp=32',),
+      ('--set=mesh.data=1', '--set=mesh.fsdp=-1'),
+  )
+  def test_only_data_crosses_between_slices(self, *changes):
+    code, out, err = self.call('xpk', '--num-slices=2', *changes)
+    self.assertEqual((code, out), (2, ''))
+    self.assertRegex(err, 'mesh.data becomes 1, which 2 slices do not divide')
+
   @parameterized.parameters(*_EVERY)
   def test_presets_and_their_variable_exclude_each_other(self, name):
     code, _, err = self.call(
