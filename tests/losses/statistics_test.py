@@ -257,7 +257,7 @@ class QuantileTest(parameterized.TestCase):
   @parameterized.parameters(
       # Of four tokens in one bin: half, a quarter, three quarters through it.
       (256, 0.5, 256.5), (300, 0.25, 300.25), (100, 0.75, 100.75),
-      (511, 1.0, 512.0),
+      (511, 1.0, 512.0), (0, 0.5, 0.5),
   )
   def test_L19_within_a_bin_a_quantile_is_interpolated(self, b, share, place):
     counts = np.zeros(512)
