@@ -27,7 +27,8 @@ def report(**changes) -> report_lib.Report:
   fields = {
       'actor': {}, 'first': {}, 'critic': {},
       'skipped': {'actor': [], 'critic': []}, 'empty': 0, 'strata': {},
-      'rollouts': None, 'overflow': {}, 'source_norms': {},
+      'rollouts': None, 'expert_load': None, 'overflow': {},
+      'source_norms': {},
   }
   return report_lib.Report(**(fields | changes))
 
@@ -48,6 +49,11 @@ class UpdateFiguresTest(absltest.TestCase):
     )
     self.assertEqual(tags.unknown(found), [])
     return found
+
+  def test_experts_have_tags_where_there_are_some(self):
+    found = self.figures(expert_load=np.array([[3.0, 1.0]]))
+    self.assertEqual(found['policy/expert_busiest'], 0.75)
+    self.assertNotIn('policy/expert_busiest', self.figures())
 
   def test_L19_one_tag_a_stratum_and_figure(self):
     found = self.figures(

@@ -44,7 +44,7 @@ def draw(config, seed=0, tokens=10):
 
 
 def loop(experts, config, x_ND):
-  """Every token through its experts, one by one."""
+  """Every token through its experts, one by one, as `mixture.apply`."""
   weight_NM, expert_NM = mixture.route(
       x_ND @ experts.router, experts.bias, config.mixture
   )
@@ -56,14 +56,18 @@ def loop(experts, config, x_ND):
       out = (gate * (x_D @ experts.up[expert])) @ experts.down[expert]
       row = row + weight_NM[token, choice] * out
     rows.append(row)
-  return jnp.stack(rows)
+  return jnp.stack(rows), expert_NM
 
 
 def gradients(function, experts, x_ND):
-  """A weighted sum of what `function` gives, and its gradients by both."""
+  """A weighted sum of tokens, their experts, and the gradients by both."""
   towards = jnp.cos(jnp.arange(x_ND.size)).reshape(x_ND.shape)
-  value = lambda experts, x_ND: jnp.sum(function(experts, x_ND) * towards)
-  return jax.value_and_grad(value, argnums=(0, 1))(experts, x_ND)
+
+  def value(experts, x_ND):
+    out_ND, expert_NM = function(experts, x_ND)
+    return jnp.sum(out_ND * towards), expert_NM
+
+  return jax.value_and_grad(value, argnums=(0, 1), has_aux=True)(experts, x_ND)
 
 
 def assert_close(found, expected):
@@ -126,8 +130,9 @@ class MixtureTest(parameterized.TestCase):
     experts, x_ND = draw(config)
     # A router that reads nothing: its choice is experts 0 and 1, half each.
     experts = experts._replace(router=jnp.zeros_like(experts.router), bias=None)
-    found = mixture.apply(experts, config, x_ND)
-    np.testing.assert_allclose(found, loop(experts, config, x_ND), atol=1e-5)
+    found, _ = mixture.apply(experts, config, x_ND)
+    expected, _ = loop(experts, config, x_ND)
+    np.testing.assert_allclose(found, expected, atol=1e-5)
     self.assertGreater(float(jnp.abs(found).min(axis=0).max()), 0.0)
 
   # Axes data, fsdp, tensor and expert. A shard's tokens take several rounds
@@ -155,6 +160,31 @@ class MixtureTest(parameterized.TestCase):
     apply = lambda *args: mixture.apply(args[0], config, args[1], mesh)
     found = jax.jit(lambda *args: gradients(apply, *args))(experts, x_ND)
     assert_close(found, expected)
+
+  def test_load_counts_the_choices_of_real_tokens(self):
+    expert_NM = jnp.array([[0, 2], [2, 3], [2, 0], [1, 3]])
+    is_real_N = jnp.array([True, True, True, False])
+    load_E = mixture.load(expert_NM, is_real_N, 5)
+    np.testing.assert_array_equal(load_E, [2, 0, 3, 1, 0])
+
+  def test_a_dense_decoder_is_the_same_program_with_the_load(self):
+    config = cases.config()
+    rows = cases.rows([cases.ids(1, 5)], length=8)
+    program = lambda function: str(
+        jax.make_jaxpr(function, static_argnums=1)(
+            decoder.shapes_of(config),
+            config,
+            rows.token_BT,
+            rows.position_BT,
+            rows.segment_BT,
+        )
+    )
+    plain, loaded = (
+        program(function)
+        for function in (decoder.hidden, decoder.hidden_and_load)
+    )
+    self.assertIn('scan', plain)
+    self.assertEqual(loaded, plain)
 
   def test_the_router_stays_in_float32_where_others_are_cast(self):
     config = cases.config(mixture=cases.mixture())

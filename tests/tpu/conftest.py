@@ -10,5 +10,7 @@ for _name, _value in {
     'TPU_SKIP_MDS_QUERY': '1',
     'TPU_WORKER_HOSTNAMES': 'localhost',
     'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',
+    # What is compiled for a chip cannot be read back without one.
+    'JAX_ENABLE_COMPILATION_CACHE': 'false',
 }.items():
   os.environ.setdefault(_name, _value)
