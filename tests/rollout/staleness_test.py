@@ -165,6 +165,10 @@ class MaskTest(parameterized.TestCase):
     weight_BT = batch.policy_weight_BT
     self.assertEqual(np.unique(weight_BT).tolist(), [0, np.float32(1 / 8)])
     self.assertEqual(int((weight_BT > 0).sum()), 8)
+    # What is left out has no weight to lose; the others share all of it.
+    self.assertEqual(batch.counts['stale_tokens'], 2)
+    self.assertEqual(batch.counts['stale_weight'], 0.0)
+    self.assertAlmostEqual(batch.counts['policy_weight'], 1.0)
 
   def test_O2_critic_and_normalisation_use_masked_tokens(self):
     masked = build(self.admitted, self.oldest)
