@@ -13,7 +13,6 @@ import argparse
 import re
 import shlex
 import sys
-from collections.abc import Sequence
 
 from launch import commandline
 from launch import job as job_lib
@@ -66,8 +65,7 @@ def steps(
         *words,
     )
 
-  def everywhere(*commands: Sequence[str]) -> tuple[str, ...]:
-    line = ' && '.join(shlex.join(('sudo', *c)) for c in commands)
+  def everywhere(line: str) -> tuple[str, ...]:
     return queue('ssh', '--node=all', '--worker=all', f'--command={line}')
 
   return {
@@ -80,35 +78,28 @@ def steps(
           f'--valid-until-duration={values.valid_until}',
       ),
       'status': queue('describe', '--format=value(state.state)'),
-      'run': everywhere(*_login(job.image), _docker_run(job)),
-      'logs': everywhere(('docker', 'logs', '--tail=20', job.name)),
-      'stop': everywhere(('docker', 'stop', '--time=600', job.name)),
+      'run': everywhere(_docker_run(job)),
+      'logs': everywhere(f'sudo docker logs --tail=20 {job.name}'),
+      'stop': everywhere(f'sudo docker stop --time=600 {job.name}'),
       'delete': queue('delete', '--force', '--quiet'),
   }
 
 
-def _login(image: str) -> list[Sequence[str]]:
-  found = _GOOGLE_REGISTRY.match(image)
-  if not found:
-    return []
-  return [('gcloud', 'auth', 'configure-docker', found[1], '--quiet')]
-
-
-def _docker_run(job: job_lib.Job) -> list[str]:
+def _docker_run(job: job_lib.Job) -> str:
+  """Replaces the container of an earlier run, if there is one."""
+  remove = f'sudo docker rm --force {job.name} 2>/dev/null; '
+  found = _GOOGLE_REGISTRY.match(job.image)
+  login = ''
+  if found:
+    login = f'sudo gcloud auth configure-docker {found[1]} --quiet && '
   # docs.cloud.google.com/tpu/docs/run-in-container: the chips are devices of
   # the host, and hosts find each other by its network.
-  words = [
-      'docker',
-      'run',
-      '--detach',
-      f'--name={job.name}',
-      '--privileged',
-      '--network=host',
-      '--shm-size=16g',
-  ]
+  words = ['sudo', 'docker', 'run', '--detach', f'--name={job.name}',
+           '--privileged', '--network=host', '--shm-size=16g']
   variables = job.libtpu_environment
   words += [f'--env={name}={value}' for name, value in variables.items()]
-  return [*words, job.image, *job.program]
+  run = shlex.join([*words, job.image, *job.program])
+  return remove + login + run
 
 
 def launch(values: argparse.Namespace) -> int:
@@ -117,7 +108,7 @@ def launch(values: argparse.Namespace) -> int:
   commands = steps(job, values)
   if values.step:
     return commandline.run(
-        commands[values.step], install=INSTALL, dry_run=False
+        commands[values.step], install=INSTALL, dry_run=values.dry_run
     )
   print(job.summary)
   for step, command in commands.items():
@@ -142,9 +133,10 @@ def parser() -> commandline.Parser:
   )
   add(
       '--step',
-      help='to run: create, status, run, logs, stop or delete',
       choices=('create', 'status', 'run', 'logs', 'stop', 'delete'),
+      help='run one of them (default: print all)',
   )
+  add('--dry-run', action='store_true', help='print only, also with --step')
   return made
 
 

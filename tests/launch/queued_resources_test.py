@@ -99,7 +99,9 @@ class QueuedResourcesTest(parameterized.TestCase):
     words = shlex.split(line)
     self.assertContainsSubset(['ssh', '--node=all', '--worker=all'], words)
     (command,) = [w for w in words if w.startswith('--command=')]
-    login, run = command.removeprefix('--command=').split(' && ')
+    remove, start = command.removeprefix('--command=').split('; ')
+    self.assertEqual(remove, 'sudo docker rm --force first 2>/dev/null')
+    login, run = start.split(' && ')
     self.assertEqual(
         login, 'sudo gcloud auth configure-docker us-docker.pkg.dev --quiet'
     )
@@ -131,11 +133,19 @@ class QueuedResourcesTest(parameterized.TestCase):
 
   def test_printing_runs_nothing(self):
     self.stub()
-    done = tools.python(
-        *_MODULE, *tools.FLAGS, _ZONE, '--tpu-type=v5p-32', env=self.stubbed
-    )
-    self.assertEqual(done.returncode, 0, done.stderr)
-    self.assertFalse(self.log.exists())
+    for flags in ((), ('--step=create', '--dry-run')):
+      done = tools.python(
+          *_MODULE, *tools.FLAGS, _ZONE, '--tpu-type=v5p-32', *flags,
+          env=self.stubbed,
+      )
+      self.assertEqual(done.returncode, 0, done.stderr)
+      self.assertIn('queued-resources create', done.stdout)
+      self.assertFalse(self.log.exists())
+
+  def test_another_registry_needs_no_login_by_gcloud(self):
+    line = self.steps('--tpu-type=v5p-8', '--docker-image=docker.io/me/rl')
+    self.assertIn('sudo docker run ', line['run'])
+    self.assertNotIn('configure-docker', line['run'])
 
   def test_tpu7x_is_refused_with_the_reason(self):
     done = tools.python(*_MODULE, *tools.FLAGS, _ZONE, '--tpu-type=tpu7x-8')
