@@ -51,6 +51,7 @@ def assemble(
     devices: Sequence[jax.Device],
     *,
     sizes: batch_lib.Sizes | None = None,
+    model: model_config.DecoderConfig | None = None,
 ) -> Ahead:
   """Assembles a run for devices that need not be there.
 
@@ -61,13 +62,14 @@ def assemble(
     config: the experiment.
     devices: of a topology or of this machine.
     sizes: of the batch; by default `batch_sizes`.
+    model: another than the folder's.
 
   Raises:
     ValueError: whatever the run would refuse at its start.
   """
   validation.validate(config, verb='plan')
   mesh = parts.build_mesh(config, devices)
-  decoder = _decoder(config)
+  decoder = model or _decoder(config)
   shapes = decoder_lib.shapes_of(decoder)
   axes = decoder_lib.logical_axes(decoder)
   params = _placed(shapes, rules.param_shardings(axes, mesh, shapes))
