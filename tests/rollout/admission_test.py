@@ -185,6 +185,15 @@ class EndTest(parameterized.TestCase):
         reason(with_segment(made, 0, reward=reward)), 'reward_missing'
     )
 
+  @parameterized.parameters(np.nan, np.inf)
+  def test_K35_R9_a_reward_that_is_no_number_is_no_wrong_sum(self, value):
+    # The component says .5; what was recorded beside it is a failed scoring.
+    made = rollout()
+    reward = changed(made.segments[0].reward, 3, value)
+    self.assertEqual(
+        reason(with_segment(made, 0, reward=reward)), 'reward_missing'
+    )
+
   def test_T2_a_bootstrapped_end_does_not_use_its_score(self):
     made = rollout(termination='budget_truncation', terminal_reward=np.nan)
     (entry,) = admit([made]).admitted

@@ -190,6 +190,19 @@ class ScaleTest(absltest.TestCase):
     self.assertEqual((found.score, found.raw_score), (0.0, 0.0))
 
 
+  def test_T2_without_reward_settings_the_score_is_that_in_use(self):
+    for used, expected in ((-1.5, -1.5), (None, 0.0)):
+      found = scoring.score(
+          rollout(score=-1.5),
+          term.Verdict(True, True, term.EndMode.BOOTSTRAP, used, None),
+          reward=None,
+          scales=None,
+      )
+      self.assertEqual((found.score, found.raw_score), (expected, expected))
+      self.assertEqual((found.scale, found.weights, found.rewards),
+                       (scaling.Scale(), None, None))
+
+
 class HomeTest(parameterized.TestCase):
 
   def reason(self, made) -> str | None:
