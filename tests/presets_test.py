@@ -13,7 +13,7 @@ import numpy as np
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from rl_tpu.assembly import parts
+from rl_tpu.assembly import policy as policy_lib
 from rl_tpu.assembly import run
 from rl_tpu.config import loading
 from rl_tpu.config import schema
@@ -100,7 +100,7 @@ def step(name: str) -> dict[str, Any]:
       ),
       model=dataclasses.replace(config.model, path=''),
   )
-  learner = parts.build_learner(
+  learner = policy_lib.build_learner(
       config, small.MODEL, mesh_lib.make_mesh(schema.MeshConfig())
   )
   admitted = admission.admit(

@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 
-from rl_tpu.assembly import parts
+from rl_tpu.assembly import policy as policy_lib
 from rl_tpu.config import schema
 from rl_tpu.config import validation
 from rl_tpu.learner import programs as learner_programs
@@ -68,12 +68,12 @@ def assemble(
     ValueError: whatever the run would refuse at its start.
   """
   validation.validate(config, verb='plan')
-  mesh = parts.build_mesh(config, devices)
+  mesh = policy_lib.build_mesh(config, devices)
   decoder = model or _decoder(config)
   shapes = decoder_lib.shapes_of(decoder)
   axes = decoder_lib.logical_axes(decoder)
   params = _placed(shapes, rules.param_shardings(axes, mesh, shapes))
-  learner = parts.build_learner(config, decoder, mesh)
+  learner = policy_lib.build_learner(config, decoder, mesh)
   state = learner_programs.abstract_state(
       learner, params, with_critic=config.advantage.estimator == 'gae'
   )
@@ -81,8 +81,8 @@ def assemble(
   if config.kl.in_ != 'none':
     reference = state.base or state.policy_params
   sizes = sizes or batch_sizes(config)
-  engine = parts.build_engine(config, decoder, mesh)
-  store = parts.build_store(config, engine)
+  engine = policy_lib.build_engine(config, decoder, mesh)
+  store = policy_lib.build_store(config, engine)
   sampling = engine.programs()
   programs = (
       *sampling,
@@ -121,9 +121,9 @@ def _decoder(config: schema.ExperimentConfig) -> model_config.DecoderConfig:
   decoder = huggingface.read_config(folder)
   if (folder / 'tokenizer.json').is_file():
     tokenizer = tokenizer_lib.Tokenizer.from_folder(config.model.path)
-    return parts.decoder_settings(config, decoder, tokenizer)
+    return policy_lib.decoder_settings(config, decoder, tokenizer)
   return dataclasses.replace(
-      decoder, lora=parts.adapter_settings(config.model)
+      decoder, lora=policy_lib.adapter_settings(config.model)
   )
 
 

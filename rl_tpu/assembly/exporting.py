@@ -9,7 +9,7 @@ from typing import Any
 
 import jax
 
-from rl_tpu.assembly import parts
+from rl_tpu.assembly import policy as policy_lib
 from rl_tpu.checkpointing import store as store_lib
 from rl_tpu.config import schema
 from rl_tpu.learner import networks
@@ -87,9 +87,9 @@ def read(
     # Whatever devices there are here: a checkpoint has no mesh of its own.
     mesh = mesh_lib.make_mesh(schema.MeshConfig(data=1, fsdp=-1, tensor=1))
     adapted = dataclasses.replace(
-        settings, lora=parts.adapter_settings(config.model)
+        settings, lora=policy_lib.adapter_settings(config.model)
     )
-    learner = parts.build_learner(config, adapted, mesh)
+    learner = policy_lib.build_learner(config, adapted, mesh)
     with_gae = config.advantage.estimator == 'gae'
     fresh = jax.eval_shape(
         lambda params: learner.init_state(params, with_critic=with_gae),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rl_tpu.assembly import parts
+from rl_tpu.assembly import policy as policy_lib
 from rl_tpu.checkpointing import store as store_lib
 from rl_tpu.config import schema
 from rl_tpu.evaluation import evaluate as evaluate_lib
@@ -46,9 +47,9 @@ def evaluate(
     raise ValueError(
         f'--workdir={workdir}: it holds no checkpoint; train it first.'
     )
-  policy = parts.build_policy(config)
-  learner = parts.build_learner(config, policy.decoder, policy.mesh)
-  sampler = parts.build_sampler(config, policy)
+  policy = policy_lib.build_policy(config)
+  learner = policy_lib.build_learner(config, policy.decoder, policy.mesh)
+  sampler = policy_lib.build_sampler(config, policy)
   world = parts.build_world(config, policy.tokenizer, policy.template)
   try:
     state = learner.init_state(

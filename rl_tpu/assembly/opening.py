@@ -12,6 +12,7 @@ from rl_tpu.assembly import critic_start
 from rl_tpu.assembly import figures
 from rl_tpu.assembly import gathering
 from rl_tpu.assembly import parts
+from rl_tpu.assembly import policy as policy_lib
 from rl_tpu.assembly import profiling
 from rl_tpu.assembly import run as run_lib
 from rl_tpu.assembly import warm_up
@@ -39,12 +40,12 @@ def open_run(
   mirror = mirror_lib.Mirror(workdir)
   used = parts.check_workdir(workdir, config, folder=mirror.folder)
   compiles = compile_count.CompileCounter()
-  policy = parts.build_policy(config)
+  policy = policy_lib.build_policy(config)
   with contextlib.ExitStack() as stack:
     world = parts.build_world(config, policy.tokenizer, policy.template)
     stack.callback(world.close)
-    learner = parts.build_learner(config, policy.decoder, policy.mesh)
-    sampler = parts.build_sampler(config, policy)
+    learner = policy_lib.build_learner(config, policy.decoder, policy.mesh)
+    sampler = policy_lib.build_sampler(config, policy)
     stack.enter_context(compiles)
     run = _build(config, mirror, used, policy, learner, sampler, world, compiles)
     stack.callback(run.mirror.push)

@@ -1,4 +1,4 @@
-"""Builds the parts of a run from its config, checking before it starts.
+"""Builds what a run needs apart from its model, checking before it starts.
 
 The same parts serve train, evaluate and sft. Everything a user can get wrong
 is found here, before a device computes and before a file is written.
@@ -10,36 +10,20 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import jax
-
 from rl_tpu.config import fields
 from rl_tpu.config import loading
 from rl_tpu.config import schema
 from rl_tpu.environments import protocol
 from rl_tpu.isolation import remote
-from rl_tpu.learner import learner as learner_lib
-from rl_tpu.losses import objective
-from rl_tpu.models import config as model_config
-from rl_tpu.models import decoder as decoder_lib
-from rl_tpu.models import execution as execution_lib
-from rl_tpu.models import huggingface
-from rl_tpu.models import lora
-from rl_tpu.models import splash as splash_lib
 from rl_tpu.records import records
 from rl_tpu.rewards import scaling
 from rl_tpu.rollout import runner as runner_lib
 from rl_tpu.rollout import session as session_lib
 from rl_tpu.sampler import contract
-from rl_tpu.sampler import engine as engine_lib
-from rl_tpu.sampler import sampler as sampler_lib
 from rl_tpu.sampler import types as sampler_types
-from rl_tpu.sampler import weights as weights_lib
-from rl_tpu.sharding import mesh as mesh_lib
-from rl_tpu.sharding import rules
 from rl_tpu.text import chat
 from rl_tpu.text import tokenizer as tokenizer_lib
 from rl_tpu.verifiers import pooled
-
 
 SAMPLER_BUILD = f'rl_tpu/jetstream-{contract.ENGINE_CONTRACT}'
 
@@ -280,182 +264,6 @@ def _check_window(config, environment, tokenizer, template) -> None:
         f'batching.row_length = {config.batching.row_length} is shorter than'
         f' budgets.window = {window}; a segment is never cut to fit a row.'
     )
-
-
-@dataclasses.dataclass
-class Policy:
-  """The model's side: mesh, decoder, sampler and learner."""
-
-  mesh: jax.sharding.Mesh
-  decoder: model_config.DecoderConfig
-  params: Any
-  tokenizer: tokenizer_lib.Tokenizer
-  template: chat.ChatTemplate
-
-
-def build_policy(config: schema.ExperimentConfig) -> Policy:
-  """Reads the model folder onto the mesh.
-
-  Raises:
-    ValueError: a mesh that the devices or the rows do not fit, a folder that
-      lacks a file or a tensor, a tokenizer larger than the model.
-  """
-  mesh = build_mesh(config)
-  tokenizer = tokenizer_lib.Tokenizer.from_folder(config.model.path)
-  template = chat.ChatTemplate.from_folder(
-      config.model.path, file=config.model.chat_template
-  )
-  decoder, params = huggingface.load(config.model.path, mesh=mesh)
-  decoder = decoder_settings(config, decoder, tokenizer)
-  if decoder.lora is not None:
-    params = _with_adapters(config, decoder, params, mesh)
-  return Policy(mesh, decoder, params, tokenizer, template)
-
-
-def build_mesh(
-    config: schema.ExperimentConfig,
-    devices: Sequence[jax.Device] | None = None,
-) -> jax.sharding.Mesh:
-  """The run's mesh.
-
-  Args:
-    config: the experiment.
-    devices: defaults to every device of the program.
-
-  Raises:
-    ValueError: sizes that the devices or the rows do not fit, or rows that
-      the attention cannot take.
-  """
-  mesh = mesh_lib.make_mesh(config.mesh, devices)
-  batching = config.batching
-  mesh_lib.check_rows(
-      mesh, batching.rows_per_microbatch, 'batching.rows_per_microbatch'
-  )
-  execution = execution_lib.Execution(
-      attention=config.model.attention, mesh=mesh
-  )
-  splash = execution.attention_of_platform() == 'splash'
-  if splash and batching.row_length % splash_lib.LANES:
-    raise ValueError(
-        f'batching.row_length = {batching.row_length}: splash attention, which'
-        f' model.attention = {config.model.attention!r} means on this mesh,'
-        f' takes multiples of {splash_lib.LANES}.'
-    )
-  return mesh
-
-
-def decoder_settings(
-    config: schema.ExperimentConfig,
-    decoder: model_config.DecoderConfig,
-    tokenizer: tokenizer_lib.Tokenizer,
-) -> model_config.DecoderConfig:
-  """The folder's decoder as this experiment uses it.
-
-  Raises:
-    ValueError: a tokenizer or a window larger than the model.
-  """
-  if tokenizer.size > decoder.vocab_size:
-    raise ValueError(
-        f'model.path = {config.model.path}: the tokenizer has'
-        f' {tokenizer.size} tokens, the model {decoder.vocab_size} rows.'
-    )
-  if decoder.max_length < config.budgets.window:
-    raise ValueError(
-        f'budgets.window = {config.budgets.window}: the model has'
-        f' {decoder.max_length} positions.'
-    )
-  return dataclasses.replace(
-      decoder,
-      usable_vocab=tokenizer.size,
-      lora=adapter_settings(config.model),
-  )
-
-
-def adapter_settings(model: schema.ModelConfig) -> lora.Settings | None:
-  """The adapters that are asked for, or None."""
-  asked = model.lora
-  if not asked.rank:
-    return None
-  return lora.Settings(asked.rank, asked.alpha, asked.targets)
-
-
-def _with_adapters(config, decoder, params, mesh):
-  """Puts new adapters beside the matrices of a base."""
-  axes = lora.split(decoder_lib.logical_axes(decoder))[1]
-  shapes = lora.split(decoder_lib.shapes_of(decoder))[1]
-  # The rest of the new parameters is never computed.
-  make = jax.jit(
-      lambda key: lora.split(decoder_lib.init_params(decoder, key))[1],
-      out_shardings=rules.param_shardings(axes, mesh, shapes),
-  )
-  return lora.join(params, make(jax.random.key(config.seed)))
-
-
-def build_learner(
-    config: schema.ExperimentConfig,
-    decoder: model_config.DecoderConfig,
-    mesh: jax.sharding.Mesh,
-    *,
-    supervised: bool = False,
-) -> learner_lib.Learner:
-  """The learner with each room's own settings."""
-  return learner_lib.Learner(
-      decoder,
-      mesh,
-      model=config.model,
-      temperature=config.sampling.temperature,
-      objective=objective.Settings.of(config),
-      gae_config=config.gae,
-      critic=config.critic,
-      actor_optimizer=config.actor_optimizer,
-      critic_optimizer=config.critic_optimizer,
-      memory=config.memory,
-      supervised=supervised,
-  )
-
-
-def build_engine(
-    config: schema.ExperimentConfig,
-    decoder: model_config.DecoderConfig,
-    mesh: jax.sharding.Mesh,
-) -> engine_lib.PolicyEngine:
-  """The decode engine, on the run's mesh or on some of its devices."""
-  if config.sampler.devices:
-    mesh = mesh_lib.make_mesh(
-        schema.MeshConfig(),
-        list(mesh.devices.flat)[: config.sampler.devices],
-    )
-  return engine_lib.PolicyEngine(
-      decoder_config=decoder,
-      mesh=mesh,
-      slots=config.sampler.slots,
-      tokens_per_call=config.sampler.tokens_per_call,
-      prefill_buckets=config.sampler.prefill_buckets,
-      prefill_rows=config.sampler.prefill_rows,
-      max_length=config.budgets.window,
-      dtype=config.model.dtype,
-      max_support=config.sampling.recorded_support,
-  )
-
-
-def build_sampler(
-    config: schema.ExperimentConfig, policy: Policy
-) -> sampler_lib.JetStreamSampler:
-  """The decode engine and its weight store."""
-  engine = build_engine(config, policy.decoder, policy.mesh)
-  return sampler_lib.JetStreamSampler(engine, build_store(config, engine))
-
-
-def build_store(
-    config: schema.ExperimentConfig, engine: engine_lib.PolicyEngine
-) -> weights_lib.PolicyStore:
-  """The weights that an engine serves."""
-  return weights_lib.PolicyStore(
-      decoder_config=engine.decoder_config,
-      weight_shardings=engine.weight_shardings,
-      dtype=engine.dtype,
-      replace=config.sampler.publish == 'replace',
-  )
 
 
 def check_workdir(

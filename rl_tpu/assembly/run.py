@@ -23,6 +23,7 @@ from rl_tpu.assembly import incidents
 from rl_tpu.assembly import gathering as gathering_lib
 from rl_tpu.assembly import judging
 from rl_tpu.assembly import parts
+from rl_tpu.assembly import policy as policy_lib
 from rl_tpu.assembly import profiling
 from rl_tpu.assembly import warm_up as warm_up_lib
 from rl_tpu.assembly import watching
@@ -53,7 +54,7 @@ class TrainingRun:
   workdir: str
   mirror: mirror_lib.Mirror
   world: parts.World
-  policy: parts.Policy
+  policy: policy_lib.Policy
   learner: Any
   updater: update_lib.Updater
   sampler: Any

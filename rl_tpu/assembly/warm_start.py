@@ -9,6 +9,7 @@ import jax
 import numpy as np
 
 from rl_tpu.assembly import parts
+from rl_tpu.assembly import policy as policy_lib
 from rl_tpu.config import loading
 from rl_tpu.config import schema
 from rl_tpu.learner import learner as learner_lib
@@ -175,7 +176,7 @@ def build(config: schema.ExperimentConfig) -> WarmStart:
   )
   world = parts.build_world(config, tokenizer, template)
   params = decoder.init_params(decoder_config, jax.random.key(config.seed))
-  learner = parts.build_learner(
+  learner = policy_lib.build_learner(
       dataclasses.replace(config, actor_optimizer=sft.optimizer),
       decoder_config,
       mesh,

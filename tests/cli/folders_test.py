@@ -9,7 +9,7 @@ from absl.testing import absltest
 import jax
 import numpy as np
 
-from rl_tpu.assembly import parts
+from rl_tpu.assembly import policy as policy_lib
 from rl_tpu.checkpointing import store as store_lib
 from rl_tpu.cli import main
 from rl_tpu.config import loading
@@ -51,8 +51,8 @@ class ExportTest(absltest.TestCase):
     config = overrides.apply(tiny.experiment(self.model), list(assignments))
     self.workdir.mkdir()
     loading.save(config, str(self.workdir / 'config.json'))
-    policy = parts.build_policy(config)
-    learner = parts.build_learner(config, policy.decoder, policy.mesh)
+    policy = policy_lib.build_policy(config)
+    learner = policy_lib.build_learner(config, policy.decoder, policy.mesh)
     gae = config.advantage.estimator == 'gae'
     fresh = learner.init_state(policy.params, with_critic=gae)
     store = store_lib.CheckpointStore(
