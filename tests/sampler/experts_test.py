@@ -21,10 +21,15 @@ MODEL = cases.config(
 ON = (1, 1, 2, 4)
 
 
-def _trainer(params, sequences) -> np.ndarray:
+def _placed(params: decoder.Params) -> decoder.Params:
+  """As the trainer holds them."""
+  axes, mesh = decoder.logical_axes(MODEL), worlds.mesh(*ON)
+  return jax.device_put(params, rules.param_shardings(axes, mesh, params))
+
+
+def _trainer(params: decoder.Params, sequences) -> np.ndarray:
   """Log-probs by the training pass, on the mesh of the sampler."""
   mesh = worlds.mesh(*ON)
-  places = rules.param_shardings(decoder.logical_axes(MODEL), mesh, params)
   rows = cases.rows(*([ids] for ids in sequences), length=48)
   score = lambda params, rows: actor.logp_and_entropy(
       params,
@@ -33,12 +38,8 @@ def _trainer(params, sequences) -> np.ndarray:
       temperature=1.0,
       execution=execution_lib.Execution(mesh=mesh),
   )[0]
-  return np.asarray(
-      jax.jit(score)(
-          jax.device_put(params, places),
-          jax.device_put(rows, rules.rows_sharding(mesh)),
-      )
-  )
+  rows = jax.device_put(rows, rules.rows_sharding(mesh))
+  return np.asarray(jax.jit(score)(params, rows))
 
 
 class ExpertsTest(absltest.TestCase):
@@ -46,7 +47,7 @@ class ExpertsTest(absltest.TestCase):
   def test_O4_logprobs_equal_the_trainers_over_two_turns(self):
     # Two prompts of a shard at most, one at a time, and two shards with none:
     # every shard takes part in what the others read.
-    params = cases.params(MODEL)
+    params = _placed(cases.params(MODEL))
     made = worlds.sampler(params, model=MODEL, slots=8, on=ON)
     prompts = {f'r{n}': cases.ids(n, 4 + n) for n in range(4)}
     done = {}
