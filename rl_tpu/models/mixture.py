@@ -120,7 +120,7 @@ def apply(
   Returns:
     The sums, [N, D] in the dtype of the tokens, and the chosen experts, [N, M].
   """
-  if mesh is None:
+  if mesh is None or mesh.size == 1:
     choice = _choose(experts, config, x_ND)
     out_ND = _work(_matrices(experts, x_ND), config, x_ND, choice)
     return out_ND, choice.expert_NM
