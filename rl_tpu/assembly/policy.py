@@ -21,6 +21,7 @@ from rl_tpu.models import splash as splash_lib
 from rl_tpu.sampler import engine as engine_lib
 from rl_tpu.sampler import sampler as sampler_lib
 from rl_tpu.sampler import weights as weights_lib
+from rl_tpu.sharding import controller
 from rl_tpu.sharding import mesh as mesh_lib
 from rl_tpu.sharding import rules
 from rl_tpu.text import chat
@@ -42,9 +43,11 @@ def build_policy(config: schema.ExperimentConfig) -> Policy:
   """Reads the model folder onto the mesh.
 
   Raises:
-    ValueError: a mesh that the devices or the rows do not fit, a folder that
-      lacks a file or a tensor, a tokenizer larger than the model.
+    ValueError: several processes, a mesh that the devices or the rows do not
+      fit, a folder that lacks a file or a tensor, a tokenizer larger than the
+      model.
   """
+  controller.start()
   mesh = build_mesh(config)
   tokenizer = tokenizer_lib.Tokenizer.from_folder(config.model.path)
   template = chat.ChatTemplate.from_folder(
