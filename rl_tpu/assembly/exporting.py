@@ -7,12 +7,11 @@ import pathlib
 import shutil
 from typing import Any
 
-import jax
-
 from rl_tpu.assembly import policy as policy_lib
 from rl_tpu.checkpointing import store as store_lib
 from rl_tpu.config import schema
 from rl_tpu.learner import networks
+from rl_tpu.learner import programs
 from rl_tpu.models import config as model_config
 from rl_tpu.models import decoder
 from rl_tpu.models import huggingface
@@ -46,7 +45,7 @@ class Source:
     config: of the run.
     step: of the checkpoint.
     decoder: the model's settings.
-    params: the actor's, adapters merged.
+    params: the actor's, adapters merged where that was asked for.
     critic: None where the run has none, or it is not wanted.
     adapters: of a run that trained them: the settings with them, and their
       tree.
@@ -66,6 +65,7 @@ def read(
     *,
     checkpoint: str,
     with_critic: bool,
+    merged: bool = True,
 ) -> Source:
   """Reads the networks of a checkpoint; optimizer states stay on disk.
 
@@ -74,6 +74,8 @@ def read(
     workdir: of the run.
     checkpoint: best (by held-out success), latest or a step.
     with_critic: read the critic too, where there is one.
+    merged: put adapters into the base; without it, only `write_adapters` has
+      what it needs.
 
   Raises:
     ValueError: there is no such checkpoint.
@@ -91,13 +93,12 @@ def read(
     )
     learner = policy_lib.build_learner(config, adapted, mesh)
     with_gae = config.advantage.estimator == 'gae'
-    fresh = jax.eval_shape(
-        lambda params: learner.init_state(params, with_critic=with_gae),
-        decoder.shapes_of(adapted),
+    fresh = programs.abstract_state(
+        learner, decoder.shapes_of(adapted), with_critic=with_gae
     )
-    like = {'actor': {'params': _placed(learner, fresh.actor.params)}}
+    like = {'actor': {'params': fresh.actor.params}}
     if with_critic and fresh.critic is not None:
-      like['critic'] = {'params': _placed(learner, fresh.critic.params)}
+      like['critic'] = {'params': fresh.critic.params}
     found = store.restore_parameters(step, like)
   finally:
     store.close()
@@ -106,6 +107,7 @@ def read(
   whole = lambda tree: tree
   if adapted.lora is not None:
     adapters = adapted, params
+  if adapters is not None and merged:
     _, base = huggingface.load(config.model.path, mesh=mesh)
     whole = lambda tree: lora.merge(lora.join(base, tree), adapted.lora)
   head, backbone = actor.get(networks.HEAD), None
@@ -181,29 +183,16 @@ def _step(store, workdir, checkpoint: str) -> int:
   return int(checkpoint)
 
 
-def _placed(learner, params):
-  """Shapes with the shardings of the learner."""
-  return jax.tree.map(
-      lambda leaf, sharding: jax.ShapeDtypeStruct(
-          leaf.shape, leaf.dtype, sharding=sharding
-      ),
-      params,
-      learner.param_shardings(params),
-  )
-
-
 def _generation(config) -> dict[str, Any]:
-  """Where generation ends: as in the run, else as in config.json."""
+  """Where generation ends: as in the run."""
   base = pathlib.Path(config.model.path)
   content = tensor_files.read_json(base / 'config.json')
   made = {
       name: content[name]
-      for name in ('bos_token_id', 'eos_token_id', 'pad_token_id')
+      for name in ('bos_token_id', 'pad_token_id')
       if content.get(name) is not None
   }
-  if config.sampling.stop:
-    tokenizer = tokenizer_lib.Tokenizer.from_folder(config.model.path)
-    made['eos_token_id'] = [
-        tokenizer.token_id(text) for text in config.sampling.stop
-    ]
+  tokenizer = tokenizer_lib.Tokenizer.from_folder(config.model.path)
+  named = [tokenizer.token_id(text) for text in config.sampling.stop]
+  made['eos_token_id'] = named or list(tokenizer.stop_ids)
   return made

@@ -31,19 +31,21 @@ def export(
   out = new_folder(values['out'])
   from rl_tpu.assembly import exporting
 
-  source = exporting.read(
-      config,
-      workdir,
-      checkpoint=values['checkpoint'],
-      with_critic=values['critic'] == 'yes',
-  )
-  if values['lora'] == 'peft' and source.adapters is None:
+  adapters_alone = values['lora'] == 'peft'
+  if adapters_alone and not config.model.lora.rank:
     raise ValueError(
         '--lora=peft: the run has no adapters (model.lora.rank = 0); use'
         ' --lora=merged.'
     )
+  source = exporting.read(
+      config,
+      workdir,
+      checkpoint=values['checkpoint'],
+      with_critic=values['critic'] == 'yes' and not adapters_alone,
+      merged=not adapters_alone,
+  )
   begin()
-  if values['lora'] == 'peft':
+  if adapters_alone:
     exporting.write_adapters(source, out)
   else:
     with progress.Bytes('writing') as bar:
