@@ -79,6 +79,14 @@ def build_mesh(
   mesh_lib.check_rows(
       mesh, batching.rows_per_microbatch, 'batching.rows_per_microbatch'
   )
+  tokens = batching.rows_per_microbatch * batching.row_length
+  if tokens % mesh.size:
+    raise ValueError(
+        f'batching.row_length = {batching.row_length}: the'
+        f' {batching.rows_per_microbatch} rows of a microbatch hold {tokens}'
+        f' tokens, which the {mesh.size} devices do not divide; use a multiple'
+        f' of mesh.tensor = {mesh.shape["tensor"]}.'
+    )
   execution = execution_lib.Execution(
       attention=config.model.attention, mesh=mesh
   )

@@ -1,5 +1,4 @@
-"""How a forward pass runs: what changes its speed and memory, not its numbers.
-"""
+"""How a forward pass runs: what changes its speed and memory, no number."""
 
 import dataclasses
 from typing import Any
@@ -11,11 +10,6 @@ from jax.sharding import NamedSharding, PartitionSpec
 from rl_tpu.sharding import mesh as mesh_lib
 from rl_tpu.sharding import rules
 
-# What the backward pass finds in memory. Under `none` that is the result of
-# every matrix product, under `attention` each layer's input and its attention,
-# under `layer` its input alone.
-REMATS = ('none', 'attention', 'layer')
-
 
 @dataclasses.dataclass(frozen=True)
 class Execution:
@@ -25,7 +19,9 @@ class Execution:
     dtype: of the activations.
     attention: xla, splash, or auto: splash where the mesh is of TPUs.
       splash_interpret runs that kernel's steps anywhere, slowly.
-    remat: what is computed again in the backward pass, one of REMATS.
+    remat: what the backward pass computes again. Kept is under `none` the
+      result of every matrix product, under `attention` each layer's input and
+      its attention, under `layer` its input alone.
     mesh: where the compiler is told how activations lie. None leaves that to
       it, and fits a single device.
   """
