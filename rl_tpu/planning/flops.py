@@ -16,27 +16,35 @@ from rl_tpu.models import config as config_lib
 _KERNELS = {'fwd': 2, 'dkv': 4, 'dq': 3}
 
 
-def count(jaxpr: Any) -> float:
+def count(jaxpr: Any, *, expert_shards: int = 1) -> float:
   """Operations of all devices together.
 
   Args:
     jaxpr: closed or not; its shapes are those of whole arrays.
+    expert_shards: size of the mesh axis `expert` around it, under a shard_map.
+      Each shard's ragged products have room for the rows of all of them, and a
+      row is at work on one.
   """
   jaxpr = getattr(jaxpr, 'jaxpr', jaxpr)
-  return sum(_of_equation(equation) for equation in jaxpr.eqns)
+  return sum(_of_equation(each, expert_shards) for each in jaxpr.eqns)
 
 
-def _of_equation(equation: Any) -> float:
+def _of_equation(equation: Any, expert_shards: int) -> float:
   name, params = equation.primitive.name, equation.params
   if name == 'dot_general':
     return _dot(equation)
-  if name == 'ragged_dot_general' or name == 'ragged_dot':
+  if name == 'ragged_dot_general':
     rows, inner = equation.invars[0].aval.shape[-2:]
-    return 2.0 * rows * inner * equation.outvars[0].aval.shape[-1]
+    columns = equation.outvars[0].aval.shape[-1]
+    return 2.0 * rows * inner * columns / expert_shards
   if name == 'pallas_call':
     return _kernel(equation)
+  if name == 'shard_map' and 'expert' in params['newly_manual_axes']:
+    expert_shards = params['mesh'].shape['expert']
   inner = sum(
-      _largest(value) for value in params.values() if _has_jaxpr(value)
+      _largest(value, expert_shards)
+      for value in params.values()
+      if _has_jaxpr(value)
   )
   if name == 'scan':
     return params['length'] * inner
@@ -70,11 +78,14 @@ def _has_jaxpr(value: Any) -> bool:
   return isinstance(value, (core.Jaxpr, core.ClosedJaxpr))
 
 
-def _largest(value: Any) -> float:
+def _largest(value: Any, expert_shards: int) -> float:
   """Of branches the most expensive one."""
-  if isinstance(value, (tuple, list)):
-    return max(count(each) for each in value if _has_jaxpr(each))
-  return count(value)
+  branches = value if isinstance(value, (tuple, list)) else (value,)
+  return max(
+      count(each, expert_shards=expert_shards)
+      for each in branches
+      if _has_jaxpr(each)
+  )
 
 
 def of_model(

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 from rl_tpu.config import schema
 from rl_tpu.models import actor
 from rl_tpu.models import decoder
+from rl_tpu.models import mixture
 from rl_tpu.models import splash
 from rl_tpu.planning import flops
 from rl_tpu.sharding import mesh as mesh_lib
@@ -57,6 +58,41 @@ class FlopsTest(absltest.TestCase):
         out_specs=rows,
     )
     self.assertEqual(count(function, (16, 4), (4, 5)), 2 * 16 * 4 * 5)
+
+  def test_a_mixture_needs_the_same_however_its_experts_are_divided(self):
+    config = cases.config(mixture=cases.mixture())
+    layer = jax.tree.map(
+        lambda leaf: jax.ShapeDtypeStruct(leaf.shape[1:], leaf.dtype),
+        decoder.shapes_of(config)['layers']['mixture'],
+    )
+    experts = mixture.Experts(
+        layer['router']['kernel'],
+        layer['router']['bias'],
+        *(layer[name]['kernel'] for name in ('gate', 'up', 'down')),
+    )
+
+    def of(**sizes):
+      mesh = mesh_lib.make_mesh(schema.MeshConfig(**sizes))
+      return count_of(
+          lambda experts, x: mixture.apply(experts, config, x, mesh)[0], experts
+      )
+
+    def count_of(function, experts):
+      x = jax.ShapeDtypeStruct((64, config.width), jnp.float32)
+      return flops.count(jax.make_jaxpr(function)(experts, x))
+
+    # 64 tokens with two experts of three matrices each, their router, and the
+    # weighted sum of what the experts say.
+    width, wide = config.width, config.mixture.expert_width
+    needed = 2 * 64 * (2 * 3 * width * wide + width * 4 + 2 * width)
+    self.assertEqual(
+        count_of(lambda e, x: mixture.apply(e, config, x)[0], experts), needed
+    )
+    self.assertEqual(of(data=8), needed)
+    # Every shard adds the sums of the other's tokens to its own, of nothing.
+    for shards in (2, 4):
+      sums = 2 * 64 * 2 * width * (shards - 1)
+      self.assertEqual(of(data=8 // shards, expert=shards), needed + sums)
 
   def test_a_splash_kernel_counts_the_causal_half(self):
     T, H, K = 256, 2, 128
