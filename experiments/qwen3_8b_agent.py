@@ -20,7 +20,7 @@ On v5p:4x4x4 with rows and windows of 32768 tokens:
 
   python -m rl_tpu plan --experiment=experiments/qwen3_8b_agent.py
     --topology=v5p:4x4x4 --set budgets.window=32768
-    --set batching.row_length=32768
+    --set batching.row_length=32768 --set sampler.prefill_buckets=1024,32768
 """
 
 import pathlib
