@@ -1,6 +1,6 @@
 """Everything that a run would compile and hold, from abstract shapes.
 
-The learner and the engine are those of `parts`: what is planned is what runs.
+The learner and the engine are those of `policy`: what is planned is what runs.
 """
 
 import dataclasses
@@ -72,7 +72,7 @@ def assemble(
   decoder = model or _decoder(config)
   shapes = decoder_lib.shapes_of(decoder)
   axes = decoder_lib.logical_axes(decoder)
-  params = _placed(shapes, rules.param_shardings(axes, mesh, shapes))
+  params = rules.abstract(shapes, rules.param_shardings(axes, mesh, shapes))
   learner = policy_lib.build_learner(config, decoder, mesh)
   state = learner_programs.abstract_state(
       learner, params, with_critic=config.advantage.estimator == 'gae'
@@ -146,13 +146,3 @@ def _resident(learner, state, reference, sampling, programs) -> dict[str, Any]:
   # All microbatches wait on the devices.
   held['batch'] = [actor.holds['batch']] * actor.calls
   return held
-
-
-def _placed(tree: Any, shardings: Any) -> Any:
-  return jax.tree.map(
-      lambda leaf, sharding: jax.ShapeDtypeStruct(
-          leaf.shape, leaf.dtype, sharding=sharding
-      ),
-      tree,
-      shardings,
-  )

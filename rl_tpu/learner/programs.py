@@ -42,16 +42,16 @@ def abstract_state(
   def trainable(params, optimizer):
     if params is None:
       return None
-    moments = _placed(
+    moments = rules.abstract(
         jax.eval_shape(optimizer.init, params),
         learner.optimizer_shardings(params, optimizer),
     )
-    placed = _placed(params, learner.param_shardings(params))
+    placed = rules.abstract(params, learner.param_shardings(params))
     return state_lib.Trainable(placed, moments)
 
   base = parts.base
   if base is not None:
-    base = _placed(base, learner.param_shardings(base))
+    base = rules.abstract(base, learner.param_shardings(base))
   return state_lib.TrainState(
       trainable(parts.actor, learner.actor_optimizer),
       trainable(parts.critic, learner.critic_optimizer),
@@ -136,7 +136,7 @@ def _updates(
   params, moments = trainable
   start = jax.eval_shape(gradient.start, params, base, part)
   so_far = (
-      _placed(start[0], learner.param_shardings(params)),
+      rules.abstract(start[0], learner.param_shardings(params)),
       *_everywhere(learner, start[1:]),
   )
   held = {name: params, f'{name}_gradient': so_far[0], 'batch': part}
@@ -206,21 +206,11 @@ def _plan(learner, part, parts: int):
   return _on_rows(learner, plans[0])
 
 
-def _placed(tree: Any, shardings: Any) -> Any:
-  return jax.tree.map(
-      lambda leaf, sharding: jax.ShapeDtypeStruct(
-          leaf.shape, leaf.dtype, sharding=sharding
-      ),
-      tree,
-      shardings,
-  )
-
-
 def _on_rows(learner: learner_lib.Learner, tree: Any) -> Any:
   sharding = rules.rows_sharding(learner.mesh)
-  return _placed(tree, jax.tree.map(lambda _: sharding, tree))
+  return rules.abstract(tree, jax.tree.map(lambda _: sharding, tree))
 
 
 def _everywhere(learner: learner_lib.Learner, tree: Any) -> Any:
   sharding = rules.replicated(learner.mesh)
-  return _placed(tree, jax.tree.map(lambda _: sharding, tree))
+  return rules.abstract(tree, jax.tree.map(lambda _: sharding, tree))

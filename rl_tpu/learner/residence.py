@@ -24,24 +24,20 @@ class Residence:
 
   def __init__(self, config: schema.MemoryConfig):
     """Takes the settings: where each part waits."""
-    self._at_host = {
-        'optimizers': config.optimizers == 'host',
-        'critic': config.critic == 'host',
-        'reference': config.reference == 'host',
-    }
+    self._config = config
     self.moved_bytes = 0
 
   def at_host(self, part: str) -> bool:
-    """Whether a part waits in the host's memory."""
-    return self._at_host[part]
+    """Whether a part, named as in the settings, waits at the host."""
+    return getattr(self._config, part) == 'host'
 
   def fetch(self, part: str, tree: Any) -> Any:
     """The part on the devices; the very arrays where it is there anyway."""
-    return self._move(tree, _DEVICE) if self._at_host[part] else tree
+    return self._move(tree, _DEVICE) if self.at_host(part) else tree
 
   def store(self, part: str, tree: Any) -> Any:
     """The part where it waits."""
-    return self._move(tree, _HOST) if self._at_host[part] else tree
+    return self._move(tree, _HOST) if self.at_host(part) else tree
 
   def take_moved(self) -> int:
     """Bytes moved since the last call."""

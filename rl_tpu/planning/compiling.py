@@ -67,7 +67,7 @@ class Figures:
 
 def compile_program(program: programs_lib.Program) -> Figures:
   """Compiles a program for the devices of its arguments' shardings."""
-  traced = program.function.trace(*program.arguments, **program.keywords)
+  traced = program.function.trace(*program.arguments)
   counted = flops.count(traced.jaxpr)
   begun = time.monotonic()
   try:

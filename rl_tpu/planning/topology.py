@@ -1,9 +1,11 @@
 """TPU devices that are not there, for programs to be compiled for."""
 
 from collections.abc import Sequence
+import importlib.util
 import os
 
 import jax
+from jax.experimental import topologies
 
 from rl_tpu.sharding import chips
 
@@ -42,15 +44,11 @@ def describe(
     raise ValueError(f'--slices={slices}: at least 1.')
   for key, value in _ENVIRONMENT.items():
     os.environ.setdefault(key, value)
-  try:
-    import libtpu  # pylint: disable=unused-import
-  except ModuleNotFoundError as error:
+  if importlib.util.find_spec('libtpu') is None:
     raise ValueError(
         'plan needs the TPU compiler: bash launch/setup.sh tpu (or pip install'
         ' libtpu).'
-    ) from error
-  from jax.experimental import topologies
-
+    )
   settings = {'num_slices': slices} if slices > 1 else {}
   if kind in _CHIP_CONFIG:
     settings['chip_config_name'] = _CHIP_CONFIG[kind]

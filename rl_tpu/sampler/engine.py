@@ -282,14 +282,11 @@ class PolicyEngine(contract.Engine):
 
   def _abstract(self, capacity: int) -> tuple[arranged.Weights, DecodeState]:
     """Weights and state with their shardings, nothing allocated."""
-    place = lambda leaf, sharding: jax.ShapeDtypeStruct(
-        leaf.shape, leaf.dtype, sharding=sharding
-    )
     weights = weights_lib.weight_shapes(self.decoder_config, self.dtype)
     state = jax.eval_shape(lambda: self._init(capacity=capacity))
     return (
-        jax.tree.map(place, weights, self.weight_shardings),
-        jax.tree.map(place, state, self.state_shardings()),
+        rules.abstract(weights, self.weight_shardings),
+        rules.abstract(state, self.state_shardings()),
     )
 
   # Below: the Engine API, 0.2.2, and the four names that 0.3 adds.

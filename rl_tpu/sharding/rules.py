@@ -74,6 +74,22 @@ def spec(
   )
 
 
+def abstract(tree: Any, shardings: Any) -> Any:
+  """Shapes and dtypes of a tree with their shardings, nothing allocated.
+
+  Args:
+    tree: arrays, or anything with a shape and a dtype.
+    shardings: the same tree of shardings.
+  """
+  return jax.tree.map(
+      lambda leaf, sharding: jax.ShapeDtypeStruct(
+          leaf.shape, leaf.dtype, sharding=sharding
+      ),
+      tree,
+      shardings,
+  )
+
+
 def rows_sharding(mesh: jax.sharding.Mesh) -> jax.sharding.NamedSharding:
   """Rows over the batch axes, positions whole."""
   spec = jax.sharding.PartitionSpec(mesh_lib.BATCH_AXES)

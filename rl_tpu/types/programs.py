@@ -20,7 +20,6 @@ class Program:
     rows: their length as attention sees it.
     backward: it computes gradients, too.
     reads: how often a call reads its arguments from memory, at least.
-    keywords: arguments by name, static ones included.
   """
 
   name: str
@@ -32,4 +31,3 @@ class Program:
   rows: int = 0
   backward: bool = False
   reads: int = 1
-  keywords: Mapping[str, Any] = dataclasses.field(default_factory=dict)

@@ -12,9 +12,11 @@ from absl.testing import parameterized
 from rl_tpu.cli import main
 from rl_tpu.config import loading
 from rl_tpu.config import overrides
+from rl_tpu.config import schema
 from rl_tpu.planning import plan
 from rl_tpu.planning import topology
 from rl_tpu.sharding import chips
+from rl_tpu.sharding import mesh as mesh_lib
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MAIN_JOB = ROOT / 'experiments' / 'arithmetic_tools_ppo.py'
@@ -102,9 +104,6 @@ class PlanTest(parameterized.TestCase):
     self.assertEqual(chip, chips.CHIPS[name.split(':')[0]])
 
   def test_slices_are_crossed_by_the_data_axis_alone(self):
-    from rl_tpu.config import schema
-    from rl_tpu.sharding import mesh as mesh_lib
-
     _, devices = topology.describe('v5e:2x2', slices=2)
     sizes = schema.MeshConfig(data=2, fsdp=2, tensor=2)
     grid = mesh_lib.make_mesh(sizes, devices).devices
