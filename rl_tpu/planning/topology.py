@@ -11,7 +11,7 @@ from rl_tpu.sharding import chips
 
 # libtpu asks the machine that it is on what TPU it has, and locks the only
 # one; none of that is wanted here.
-_ENVIRONMENT = {
+ENVIRONMENT = {
     'TPU_SKIP_MDS_QUERY': '1',
     'TPU_WORKER_HOSTNAMES': 'localhost',
     'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',
@@ -42,8 +42,10 @@ def describe(
     )
   if slices < 1:
     raise ValueError(f'--slices={slices}: at least 1.')
-  for key, value in _ENVIRONMENT.items():
+  for key, value in ENVIRONMENT.items():
     os.environ.setdefault(key, value)
+  # What is compiled for a chip cannot be read back without one.
+  jax.config.update('jax_enable_compilation_cache', False)
   if importlib.util.find_spec('libtpu') is None:
     raise ValueError(
         'plan needs the TPU compiler: bash launch/setup.sh tpu (or pip install'

@@ -6,16 +6,13 @@ import subprocess
 import sys
 from collections.abc import Mapping
 
+from rl_tpu.planning import topology
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 # Made by tests/run.sh.
 VENV = ROOT / '.venv-launch' / 'bin'
 # For the TPU compiler on a machine without one.
-COMPILER = {
-    'JAX_PLATFORMS': 'cpu',
-    'TPU_SKIP_MDS_QUERY': '1',
-    'TPU_WORKER_HOSTNAMES': 'localhost',
-    'ALLOW_MULTIPLE_LIBTPU_LOAD': '1',
-}
+COMPILER = {'JAX_PLATFORMS': 'cpu', **topology.ENVIRONMENT}
 EXPERIMENT = 'experiments/ppo.py'
 # What every launcher needs.
 FLAGS = (

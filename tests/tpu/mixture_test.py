@@ -6,7 +6,6 @@ import re
 
 from absl.testing import absltest
 import jax
-from jax.experimental import topologies
 import jax.numpy as jnp
 
 from rl_tpu.config import schema
@@ -14,6 +13,7 @@ from rl_tpu.learner import networks as networks_lib
 from rl_tpu.losses import objective
 from rl_tpu.models import config as config_lib
 from rl_tpu.models import decoder
+from rl_tpu.planning import topology
 from rl_tpu.sampler import engine as engine_lib
 from rl_tpu.sharding import mesh as mesh_lib
 from rl_tpu.sharding import rules
@@ -39,9 +39,9 @@ HELD = (16 // 4) * 256 * (1024 // 2)
 
 @functools.cache
 def mesh() -> jax.sharding.Mesh:
-  topology = topologies.get_topology_desc('v5e:4x4', platform='tpu')
+  _, devices = topology.describe('v5e:4x4')
   sizes = schema.MeshConfig(data=1, fsdp=2, expert=4, tensor=2)
-  return mesh_lib.make_mesh(sizes, topology.devices)
+  return mesh_lib.make_mesh(sizes, devices)
 
 
 def gathered(text: str) -> list[int]:
