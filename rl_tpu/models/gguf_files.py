@@ -1,8 +1,9 @@
-"""GGUF files of Llama's architecture, as a Hugging Face folder.
+"""GGUF files of Llama's and Qwen's dense models, as a Hugging Face folder.
 
-Such a file has the rows of query and key matrices in pairs, numbers in many
-forms, and the tokenizer among its fields. Fields that are not understood are
-refused: one that is ignored gives a model that talks nonsense.
+Such a file has numbers in many forms and the tokenizer among its fields; of
+Llama's models it has the rows of query and key matrices in pairs. Fields that
+are not understood are refused: one that is ignored gives a model that talks
+nonsense.
 """
 
 from collections.abc import Callable, Mapping
@@ -17,7 +18,14 @@ from rl_tpu.models import config as config_lib
 from rl_tpu.models import huggingface
 from rl_tpu.models import importing
 
-ARCHITECTURE = 'llama'
+# By general.architecture, the settings that no field tells.
+ARCHITECTURES = {
+    'llama': {},
+    'qwen2': {'qkv_bias': True},
+    'qwen3': {'qk_norm': True},
+}
+# Their rotary pairs are neighbours; elsewhere they are half a head apart.
+_PAIRED = ('llama',)
 _NAMES = {
     'token_embd': 'model.embed_tokens',
     'output_norm': 'model.norm',
@@ -26,7 +34,9 @@ _NAMES = {
 _LAYER_NAMES = {
     'attn_norm': 'input_layernorm',
     'attn_q': 'self_attn.q_proj',
+    'attn_q_norm': 'self_attn.q_norm',
     'attn_k': 'self_attn.k_proj',
+    'attn_k_norm': 'self_attn.k_norm',
     'attn_v': 'self_attn.v_proj',
     'attn_output': 'self_attn.o_proj',
     'ffn_norm': 'post_attention_layernorm',
@@ -34,7 +44,7 @@ _LAYER_NAMES = {
     'ffn_up': 'mlp.up_proj',
     'ffn_down': 'mlp.down_proj',
 }
-# Settings by their fields, without `llama.`, that every file has.
+# Settings by their fields, without the architecture, that every file has.
 _REQUIRED = {
     'embedding_length': 'width',
     'block_count': 'num_layers',
@@ -76,8 +86,11 @@ def read(
     raise ValueError(f'{path}: it is no GGUF file: {error}') from None
   fields = {name: field.contents() for name, field in reader.fields.items()}
   stored = {tensor.name: tensor for tensor in reader.tensors}
-  config = _config(path, fields, stored)
-  heads = {'attn_q': config.num_heads, 'attn_k': config.num_kv_heads}
+  kind = _architecture(path, fields)
+  config = _config(path, kind, fields, stored)
+  heads = {}
+  if kind in _PAIRED:
+    heads = {'attn_q': config.num_heads, 'attn_k': config.num_kv_heads}
   tensors = {
       _name(path, name): functools.partial(
           _numbers, tensor, heads.get(name.split('.')[-2])
@@ -89,14 +102,18 @@ def read(
   return config, tensors, texts
 
 
-def _config(path, fields, stored) -> config_lib.DecoderConfig:
+def _architecture(path, fields) -> str:
   kind = fields.get('general.architecture')
-  if kind != ARCHITECTURE:
+  if kind not in ARCHITECTURES:
     raise ValueError(
-        f'{path}: general.architecture = {kind!r} is not supported; use'
-        f' {ARCHITECTURE}.'
+        f'{path}: general.architecture = {kind!r} is not supported; use one of'
+        f' {", ".join(ARCHITECTURES)}.'
     )
-  prefix = ARCHITECTURE + '.'
+  return kind
+
+
+def _config(path, kind, fields, stored) -> config_lib.DecoderConfig:
+  prefix = kind + '.'
   own = {
       name.removeprefix(prefix): value
       for name, value in fields.items()
@@ -134,6 +151,7 @@ def _config(path, fields, stored) -> config_lib.DecoderConfig:
         norm_eps=_shortest(own[_NORM_EPS]),
         rope_theta=_shortest(own.get(_ROPE_THETA, 1e4)),
         tie_embeddings='output.weight' not in stored,
+        **ARCHITECTURES[kind],
     )
   except (TypeError, ValueError) as error:
     raise ValueError(f'{path}: {error}') from None
@@ -150,12 +168,12 @@ def _name(path, name: str) -> str:
   if kind == 'weight' and not place and module in _NAMES:
     return f'{_NAMES[module]}.weight'
   if (
-      kind == 'weight'
+      kind in ('weight', 'bias')
       and module in _LAYER_NAMES
       and len(place) == 2
       and place[0] == 'blk'
   ):
-    return f'model.layers.{place[1]}.{_LAYER_NAMES[module]}.weight'
+    return f'model.layers.{place[1]}.{_LAYER_NAMES[module]}.{kind}'
   raise ValueError(f'{path}: tensor {name} has no place in the model.')
 
 

@@ -24,13 +24,18 @@ _PIECES, _BYTES = 'llama', 'gpt2'
 def read(fields: Mapping[str, Any]) -> tokenizers.Tokenizer:
   """Builds the tokenizer.
 
+  A file has a token for every row of the embedding; the last ones that stand
+  for nothing are left out, so that they are never sampled (K22).
+
   Raises:
     ValueError: a field that is missing, or a kind that is not supported.
   """
   get = lambda name, default: fields.get(_GGML + name, default)
   kind = get('model', None)
-  tokens = _list(fields, 'tokens')
-  kinds = _list(fields, 'token_type')
+  kinds = _of_tokens(fields, 'token_type')
+  unused = piece_tokenizer.Kind.UNUSED
+  count = max((n for n, k in enumerate(kinds, 1) if k != unused), default=0)
+  tokens, kinds = _list(fields, 'tokens')[:count], kinds[:count]
   bos = special_tokens(fields).get('bos_token')
   if kind == _BYTES:
     merges = [tuple(pair.split(' ')) for pair in _list(fields, 'merges')]
@@ -44,7 +49,7 @@ def read(fields: Mapping[str, Any]) -> tokenizers.Tokenizer:
   if kind == _PIECES:
     return piece_tokenizer.build(
         tokens,
-        _list(fields, 'scores'),
+        _of_tokens(fields, 'scores')[:count],
         kinds,
         bos=bos if get('add_bos_token', True) else None,
         add_prefix=get('add_space_prefix', True),
@@ -84,3 +89,13 @@ def _list(fields: Mapping[str, Any], name: str) -> list[Any]:
   if not isinstance(fields.get(_GGML + name), list):
     raise ValueError(f'{_GGML}{name} is missing.')
   return fields[_GGML + name]
+
+
+def _of_tokens(fields: Mapping[str, Any], name: str) -> list[Any]:
+  """A list with one entry per token."""
+  found, count = _list(fields, name), len(_list(fields, 'tokens'))
+  if len(found) != count:
+    raise ValueError(
+        f'{_GGML}{name} has {len(found)} entries for {count} tokens.'
+    )
+  return found

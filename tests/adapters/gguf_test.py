@@ -10,6 +10,7 @@ from absl.testing import parameterized
 import gguf
 import jax
 import numpy as np
+from safetensors import numpy as safetensors_numpy
 
 from rl_tpu.cli import main
 from rl_tpu.models import gguf_files
@@ -20,6 +21,12 @@ from tests.models import cases
 from tests.models import llama2c_test
 
 TEMPLATE = "{% for m in messages %}<s>{{ m['content'] }}</s>{% endfor %}"
+# The settings of each architecture whose rotary pairs are no neighbours; the
+# heads of the second are wider than the model's width over their number.
+QWEN = {
+    'qwen2': dict(qkv_bias=True, rope_theta=1e6),
+    'qwen3': dict(qk_norm=True, head_width=12),
+}
 # GPT-2 writes a space as U+0120.
 TOKENS = ['<s>', '</s>', 'a', 'b', '1', '2', '\u0120', 'ab', '\u0120ab', '12']
 MERGES = ['a b', '\u0120 ab', '1 2']
@@ -29,7 +36,9 @@ PIECE_KINDS = [2, 3, 3, 1, 1, 1, 1, 1]
 NAMES = {
     'attention_norm': 'attn_norm',
     'query': 'attn_q',
+    'query_norm': 'attn_q_norm',
     'key': 'attn_k',
+    'key_norm': 'attn_k_norm',
     'value': 'attn_v',
     'out': 'attn_output',
     'mlp_norm': 'ffn_norm',
@@ -39,8 +48,8 @@ NAMES = {
 }
 
 
-def tensors_of(config, params) -> dict[str, np.ndarray]:
-  """The tensors of a file by name, rotary pairs adjacent."""
+def tensors_of(config, params, *, paired=True) -> dict[str, np.ndarray]:
+  """The tensors of a file by name, in `paired` ones rotary pairs adjacent."""
   out = {
       'token_embd.weight': np.asarray(params['embed']['embedding']),
       'output_norm.weight': np.asarray(params['final_norm']['scale']),
@@ -48,16 +57,19 @@ def tensors_of(config, params) -> dict[str, np.ndarray]:
   if not config.tie_embeddings:
     out['output.weight'] = np.asarray(params['lm_head']['kernel']).T
   heads = {'query': config.num_heads, 'key': config.num_kv_heads}
-  for module, name in NAMES.items():
+  for module, content in params['layers'].items():
     for layer in range(config.num_layers):
-      (array,) = params['layers'][module].values()
+      name = f'blk.{layer}.{NAMES[module]}'
+      if 'bias' in content:
+        out[f'{name}.bias'] = np.asarray(content['bias'][layer]).reshape(-1)
+      array = content['kernel' if 'kernel' in content else 'scale']
       array = np.asarray(array[layer])
       if array.ndim > 1:
         inputs = array.shape[0] * (array.shape[1] if module == 'out' else 1)
         array = array.reshape(inputs, -1).T
-      if module in heads:
+      if module in heads and paired:
         array = llama2c_test.pairs_from_halves(array, heads[module])
-      out[f'blk.{layer}.{name}.weight'] = np.ascontiguousarray(array)
+      out[f'{name}.weight'] = np.ascontiguousarray(array)
   return out
 
 
@@ -78,10 +90,16 @@ class GgufTest(parameterized.TestCase):
     self.params = cases.params(self.config)
     self.tensors = tensors_of(self.config, self.params)
 
-  def write(self, kind='gpt2', edit=lambda writer: None, quantise=None):
+  def write(
+      self,
+      kind='gpt2',
+      edit=lambda writer: None,
+      quantise=None,
+      architecture='llama',
+  ):
     """Writes the file; `quantise` is the form of the layers' matrices."""
     config = self.config
-    writer = gguf.GGUFWriter(str(self.file), 'llama')
+    writer = gguf.GGUFWriter(str(self.file), architecture)
     writer.add_block_count(config.num_layers)
     writer.add_context_length(config.max_length)
     writer.add_embedding_length(config.width)
@@ -90,11 +108,15 @@ class GgufTest(parameterized.TestCase):
     writer.add_head_count_kv(config.num_kv_heads)
     writer.add_layer_norm_rms_eps(config.norm_eps)
     writer.add_rope_freq_base(config.rope_theta)
-    writer.add_rope_dimension_count(config.head_width)
-    writer.add_vocab_size(config.vocab_size)
+    if architecture == 'llama':
+      writer.add_rope_dimension_count(config.head_width)
+      writer.add_vocab_size(config.vocab_size)
+    else:
+      writer.add_key_length(config.head_width)
+      writer.add_value_length(config.head_width)
     writer.add_tokenizer_model(kind)
     if kind == 'gpt2':
-      writer.add_tokenizer_pre('smollm')
+      writer.add_tokenizer_pre('smollm' if architecture == 'llama' else 'qwen2')
       writer.add_token_list(TOKENS)
       writer.add_token_types(KINDS)
       writer.add_token_merges(MERGES)
@@ -143,6 +165,56 @@ class GgufTest(parameterized.TestCase):
     config, loaded = huggingface.load(self.out)
     self.assertEqual(config, self.config)
     jax.tree.map(np.testing.assert_array_equal, loaded, params)
+
+  @parameterized.product(kind=sorted(QWEN), tied=[True, False])
+  def test_a_folder_of_qwen_comes_back(self, kind, tied):
+    self.config = cases.config(
+        vocab_size=len(TOKENS), max_length=64, tie_embeddings=tied, **QWEN[kind]
+    )
+    params = cases.params(self.config)
+    self.tensors = tensors_of(self.config, params, paired=False)
+    self.assertEqual('output.weight' in self.tensors, not tied)
+    huggingface.save(self.root / 'source', self.config, params)
+    self.write(architecture=kind)
+    self.assertEqual(self.call(), (0, ''))
+    before, after = (
+        safetensors_numpy.load_file(folder / 'model.safetensors')
+        for folder in (self.root / 'source', self.out)
+    )
+    self.assertEqual(set(after), set(before))
+    for name, tensor in before.items():
+      np.testing.assert_array_equal(after[name], tensor, name)
+    content = json.loads((self.out / 'config.json').read_text())
+    self.assertEqual(content['model_type'], kind)
+    self.assertEqual(content['rope_theta'], self.config.rope_theta)
+    self.assertEqual(huggingface.read_config(self.out), self.config)
+    texts = tokenizer_lib.Tokenizer.from_folder(self.out)
+    # A space stays alone before a digit; every digit is a word.
+    ids = [7, 8, 6, 4, 5, 1]
+    self.assertEqual(texts.encode('ab ab 12</s>').tolist(), ids)
+    self.assertEqual(texts.decode(ids), 'ab ab 12</s>')
+
+  @parameterized.parameters(
+      ('qwen2moe', {}, "general.architecture = 'qwen2moe' is not supported; use"
+       ' one of llama, qwen2, qwen3.'),
+      # Qwen3 has no biases, Qwen2 has three in every layer.
+      ('qwen3', {}, 'model.layers.0.self_attn.k_proj.bias has no place'),
+      ('qwen2', {'blk.1.attn_v.bias': None},
+       'model.layers.1.self_attn.v_proj.bias is missing'),
+  )
+  def test_a_file_that_is_no_such_model_is_refused(self, kind, change, line):
+    self.config = cases.config(
+        vocab_size=len(TOKENS), qkv_bias=True, qk_norm=kind == 'qwen3'
+    )
+    params = cases.params(self.config)
+    tensors = tensors_of(self.config, params, paired=False) | change
+    self.tensors = {n: a for n, a in tensors.items() if a is not None}
+    self.write(architecture=kind)
+    code, err = self.call()
+    self.assertEqual(code, 2)
+    self.assertLen(err.splitlines(), 1)
+    self.assertIn(line, err)
+    self.assertFalse(self.out.exists())
 
   def test_tokenizer_of_bytes_and_template(self):
     self.write()

@@ -46,6 +46,9 @@ class ByteLevelTest(parameterized.TestCase):
       ('smollm', 'a  12', [1, 5, 2, 3]),
       ('smollm', 'a 12', [1, 4, 2, 3]),
       ('smollm', 'é', [8, 9]),
+      # The last of some spaces goes to the next word, but digits take none.
+      ('qwen2', 'a  12', [1, 4, 4, 2, 3]),
+      ('qwen2', 'a12é', [1, 2, 3, 8, 9]),
       ('smollm', 'a<s>a<u>', [1, 0, 1, 10]),
   )
   def test_ids_by_hand_and_back(self, cuts, text, ids):
@@ -55,13 +58,27 @@ class ByteLevelTest(parameterized.TestCase):
     plain = text.replace('<s>', '')  # Of the two only <s> is special.
     self.assertEqual(made.decode(ids), plain)
 
+  def test_words_of_qwen_by_hand(self):
+    text = "It's WE'LL 42 a!?\n\n  -b\n"
+    words = ['It', "'s", ' WE', "'LL", ' ', '4', '2', ' a', '!?\n\n', ' ', ' -']
+    words += ['b', '\n']
+    # GPT-2 writes the end of a line as U+010A.
+    letters = str.maketrans({' ': '\u0120', '\n': '\u010a'})
+    found = build('qwen2').pre_tokenizer.pre_tokenize_str(text)
+    self.assertEqual(
+        [word for word, _ in found], [word.translate(letters) for word in words]
+    )
+
+  def test_qwen_composes_characters(self):
+    self.assertEqual(build('qwen2').encode('e\u0301').ids, [8, 9])
+
   def test_bos_where_it_is_asked_for(self):
     made = build('smollm', bos='<s>')
     self.assertEqual(made.encode('a').ids, [0, 1])
     self.assertEqual(made.encode('a', add_special_tokens=False).ids, [1])
 
   @parameterized.parameters(
-      (dict(cuts='qwen2'), "cuts words as 'qwen2'"),
+      (dict(cuts='llama-bpe'), "cuts words as 'llama-bpe'"),
       (dict(cuts='gpt-2', tokens=['<s>', 'a', 'a']), "the token 'a' twice"),
       (dict(cuts='gpt-2', merges=[('a', '1')]), 'no token for its merge'),
       (dict(cuts='gpt-2', merges=[('a',)]), 'no token for its merge'),
@@ -87,12 +104,27 @@ class FieldsTest(parameterized.TestCase):
     self.assertEqual(gguf_fields.end_ids(fields), [0, 10])
     self.assertEqual(gguf_fields.end_ids(fields_of(eot_token_id=0)), [0])
 
+  def test_K22_rows_that_stand_for_nothing_get_no_token(self):
+    tokens = [*TOKENS[:4], '[PAD4]', *TOKENS[5:], '[PAD11]', '[PAD12]']
+    kinds = [*KINDS[:4], 5, *KINDS[5:], 5, 5]
+    made = gguf_fields.read(
+        fields_of(tokens=tokens, token_type=kinds, merges=['1 2'])
+    )
+    # One that others follow keeps its id.
+    self.assertEqual(made.get_vocab_size(), len(TOKENS))
+    self.assertEqual(made.id_to_token(4), '[PAD4]')
+    self.assertEqual(made.encode('a<u>').ids, [1, 10])
+
   @parameterized.parameters(
       (dict(model='bert'), "tokenizer.ggml.model = 'bert'"),
       (dict(model=None), 'tokenizer.ggml.model = None'),
       (dict(merges=None), 'tokenizer.ggml.merges is missing'),
       (dict(token_type=None), 'tokenizer.ggml.token_type is missing'),
       (dict(model='llama'), 'tokenizer.ggml.scores is missing'),
+      (
+          dict(token_type=KINDS[1:]),
+          'tokenizer.ggml.token_type has 10 entries for 11 tokens',
+      ),
       (dict(pre=None), 'cuts words as None'),
       (dict(eos_token_id=11), 'eos_token_id = 11'),
   )
