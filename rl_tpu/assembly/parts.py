@@ -246,11 +246,12 @@ def _check_window(config, environment, tokenizer, template) -> None:
   )
   if not len(source):
     raise ValueError(f'tasks.target = {config.tasks.target}: it has no tasks.')
-  observation = environment.reset(source[0], source[0].seed)
+  task = source[0]
+  observation = environment.reset(task, task.seed)
   opening = [*environment.instruction(), *observation.messages]
   opening += observation.prompt
   environment.close()
-  template = template.with_tools(environment.spec.tools)
+  template = template.with_tools(protocol.tools_of(environment.spec, task))
   used = len(chat.Conversation(template, tokenizer).open(opening))
   if used + config.sampling.max_turn_tokens > window:
     raise ValueError(

@@ -78,7 +78,7 @@ def _renderer(folder: str) -> checking.Render:
     messages = [
         chat.Message(m['role'], m['content']) for m in task.payload['messages']
     ]
-    text = template.render(messages, ask=True)
+    text = template.with_tools(task.tools).render(messages, ask=True)
     return text, len(tokenizer.encode(text))
 
   return render

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from rl_tpu.records import records
 from rl_tpu.text import chat
+from rl_tpu.text import hashing
 from rl_tpu.text import tool_calls
 from rl_tpu.text import tool_formats
 from rl_tpu.types import termination as term
@@ -44,7 +45,7 @@ class EnvironmentSpec:
     tool_format: how the model writes tool calls: qwen, llama3 or glm. Replies
       are then parsed for it, and actions carry their calls; empty is off.
     tools: descriptions of functions (JSON schema) that the chat template shows
-      the model.
+      the model, unless the task brings its own.
 
   Raises:
     ValueError: no such format, or a parser beside one.
@@ -69,6 +70,20 @@ class EnvironmentSpec:
             f'{self.name}: tool_format = {self.tool_format!r} has a parser of'
             ' its own; give parse_reply or tool_format.'
         )
+
+
+def tools_of(
+    spec: EnvironmentSpec, task: records.Task
+) -> tuple[Mapping[str, Any], ...]:
+  """Descriptions of the functions that a task's prompts show."""
+  return task.tools or spec.tools
+
+
+def tool_set_of(spec: EnvironmentSpec, task: records.Task) -> str:
+  """Stands for the tools that a task's rollouts are given (E7)."""
+  if not task.tools:
+    return spec.tool_set_hash
+  return hashing.of_json([spec.tool_set_hash, list(task.tools)])
 
 
 @dataclasses.dataclass(frozen=True)

@@ -5,6 +5,7 @@ and never edited afterwards: admission and batching only read them.
 """
 
 import dataclasses
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,8 @@ class Task:
     family: task family for reports.
     seed: seed handed to the environment's reset.
     payload: the environment's own description (JSON values only).
+    tools: descriptions of functions that its prompts show, in place of those
+      of the environment; empty leaves the environment's.
   """
 
   task_id: str
@@ -38,6 +41,7 @@ class Task:
   family: str
   seed: int
   payload: dict[str, Any]
+  tools: tuple[Mapping[str, Any], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

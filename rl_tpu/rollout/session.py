@@ -50,7 +50,8 @@ class Session:
     self._spec = spec
     self._tokenizer = tokenizer
     self._settings = settings
-    self._talk = chat.Conversation(template.with_tools(spec.tools), tokenizer)
+    tools = protocol.tools_of(spec, job.task)
+    self._talk = chat.Conversation(template.with_tools(tools), tokenizer)
     named = (tokenizer.token_id(text) for text in settings.sampling.stop)
     self._stop_ids = tuple(named) or tokenizer.stop_ids
     # Of the task, not of the member: group members have to be comparable (E7).
@@ -366,7 +367,7 @@ class Session:
         env_seed=job.task.seed,
         env_snapshot=self._lineage,
         permissions_hash=spec.permissions_hash,
-        tool_set_hash=spec.tool_set_hash,
+        tool_set_hash=protocol.tool_set_of(spec, job.task),
         tenant_id=self._tenant,
         verifier_id=self._settings.verifier_id,
         verifier_version=self._settings.verifier_version,

@@ -1,6 +1,7 @@
 """What a file of rows holds, and which of its rows cannot be used."""
 
 import dataclasses
+import json
 from collections.abc import Callable, Mapping
 
 from rl_tpu.records import records
@@ -88,6 +89,8 @@ def check(
 
 
 def _plain(task: records.Task) -> str:
-  return '\n'.join(
-      f'{m["role"]}: {m["content"]}' for m in task.payload['messages']
-  )
+  shown = [
+      f'tool: {json.dumps(tool, ensure_ascii=False)}' for tool in task.tools
+  ]
+  said = [f'{m["role"]}: {m["content"]}' for m in task.payload['messages']]
+  return '\n'.join(shown + said)

@@ -6,6 +6,7 @@
 | prompt (text, or messages) | prompt | prompt | prompt |
 | messages | messages | messages | messages |
 | answer | answer | label | reward_model.ground_truth |
+| tools (a list, or its JSON text) | tools | tools | tools |
 | family | family | - | ability |
 | source | - | - | data_source |
 | metadata (an object) | metadata | metadata | extra_info |
@@ -18,12 +19,14 @@ from typing import Any
 
 from rl_tpu.records import records
 from rl_tpu.tasks import row_files
+from rl_tpu.tasks import row_tools
 from rl_tpu.text import hashing
 
 FIELDS = (
-    'id', 'prompt', 'messages', 'answer', 'family', 'source', 'metadata',
+    'id', 'prompt', 'messages', 'answer', 'tools', 'family', 'source',
+    'metadata',
 )
-_COMMON = {'prompt': 'prompt', 'messages': 'messages'}
+_COMMON = {'prompt': 'prompt', 'messages': 'messages', 'tools': 'tools'}
 LAYOUTS = {
     'plain': _COMMON
     | {
@@ -91,9 +94,11 @@ class Fields:
         'messages': self._messages(row, place),
         'answer': self._answer(row, place),
     }
+    tools = self._tools(row, place)
     task_id = self._optional(row, 'id', place, (str, int))
     if task_id is None:
-      task_id = hashing.of_json(payload)
+      shown = {'tools': list(tools)} if tools else {}
+      task_id = hashing.of_json(payload | shown)
     source = self._optional(row, 'source', place, str) or self._source
     family = self._optional(row, 'family', place, str) or source
     payload['metadata'] = self._metadata(row, place)
@@ -103,6 +108,7 @@ class Fields:
         family=family,
         seed=int(hashing.of_text(str(task_id)), 16) % 2**31,
         payload=payload,
+        tools=tools,
     )
 
   def _get(self, row: dict[str, Any], field: str) -> Any:
@@ -164,6 +170,16 @@ class Fields:
           place, f'field {name!r} ends with the assistant: nothing is asked.'
       )
     return [{'role': m['role'], 'content': m['content']} for m in value]
+
+  def _tools(self, row: dict[str, Any], place: str) -> tuple[Any, ...]:
+    value = self._get(row, 'tools')
+    if value is _ABSENT:
+      return ()
+    try:
+      return row_tools.read(value)
+    except ValueError as error:
+      name = self._names['tools']
+      raise _fault(place, f'field {name!r} {error}') from None
 
   def _metadata(self, row: dict[str, Any], place: str) -> dict[str, Any]:
     """The metadata field's content, and fields that nothing else names."""

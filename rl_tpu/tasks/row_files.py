@@ -83,12 +83,24 @@ class JsonlFile:
       file.seek(self._places[index][1])
       data = file.readline()
     try:
-      row = json.loads(data, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
+      row = parse_json(data)
+    except ValueError as error:
       raise RowFault(f'{self.place(index)}: not JSON: {error}.') from error
     if not isinstance(row, dict):
       raise RowFault(f'{self.place(index)}: not a JSON object.')
     return row
+
+
+def parse_json(text: str | bytes) -> Any:
+  """The value of a JSON text.
+
+  Raises:
+    ValueError: it is none, or too deep to be read.
+  """
+  try:
+    return json.loads(text, parse_constant=_refuse_constant)
+  except RecursionError as error:
+    raise ValueError(str(error)) from error
 
 
 def _refuse_constant(name: str) -> None:

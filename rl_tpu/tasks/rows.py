@@ -13,7 +13,7 @@ class RowTasks(Sequence):
 
   Every row is checked when the source is built; a faulty one is named by file
   and line. Without an id the row's content stands for it. The payload holds
-  `messages`, `answer` and `metadata`.
+  `messages`, `answer` and `metadata`; a row's tools are the task's.
   """
 
   def __init__(

@@ -16,6 +16,7 @@ from typing import Any
 
 import jinja2
 import jinja2.ext
+import jinja2.meta
 import jinja2.nodes
 import jinja2.parser
 import jinja2.sandbox
@@ -29,6 +30,8 @@ _SPECIAL = ('bos_token', 'eos_token', 'pad_token', 'unk_token')
 _PROBE = 'rl_tpu probe'
 # A turn previews what it then adds, so the last few texts are asked for again.
 _CACHED_TEXTS = 256
+# Tasks with tools of their own ask for the same template again and again.
+_CACHED_TEMPLATES = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,6 +91,14 @@ def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
   return environment
 
 
+@functools.lru_cache(_CACHED_TEMPLATES)
+def _compiled(text: str) -> tuple[jinja2.Template, frozenset[str]]:
+  """A template, and the names that it may read."""
+  environment = _environment()
+  names = jinja2.meta.find_undeclared_variables(environment.parse(text))
+  return environment.from_string(text), frozenset(names)
+
+
 class ChatTemplate:
   """The chat template of a model folder."""
 
@@ -105,13 +116,19 @@ class ChatTemplate:
       tools: descriptions of functions, which the template shows the model.
 
     Raises:
-      ValueError: it does not compile.
+      ValueError: it does not compile, or does not show the tools.
     """
     try:
-      self._template = _environment().from_string(text)
+      self._template, reads = _compiled(text)
     except jinja2.TemplateSyntaxError as error:
       raise ValueError(f'the chat template does not compile: {error}') from (
           error
+      )
+    if tools and 'tools' not in reads:
+      raise ValueError(
+          'the chat template does not read `tools`, so the model would not see'
+          ' those of the task or the environment; name a template that shows'
+          ' them with model.chat_template.'
       )
     self._text = text
     self._special = dict(special or {})
@@ -150,7 +167,11 @@ class ChatTemplate:
     return cls(text, {n: t for n, t in special.items() if t is not None})
 
   def with_tools(self, tools: Sequence[Mapping[str, Any]]) -> 'ChatTemplate':
-    """The template that shows these tools; itself where there are none."""
+    """The template that shows these tools; itself where there are none.
+
+    Raises:
+      ValueError: it shows no tools.
+    """
     if not tools:
       return self
     return ChatTemplate(self._text, self._special, tools)

@@ -76,6 +76,36 @@ class CheckDataTest(parameterized.TestCase):
     self.assertIn(long + '\n>', out)
     self.assertIn("rows.jsonl:2: the vocabulary has no token for part", out)
 
+  def test_the_tools_of_a_row_are_shown_and_counted(self):
+    folder = self.create_tempdir().full_path
+    arithmetic_tokenizer.build(folder)
+    template = pathlib.Path(folder) / 'chat_template.jinja'
+    template.write_text(
+        '{% for t in tools or [] %}{{ t.name }} {% endfor %}'
+        '{{ messages[0].content }}'
+    )
+    tools = [{'name': name, 'parameters': {}} for name in ('add', 'calc')]
+    row = {'prompt': '1 + 1', 'answer': '2'}
+    path = self.file(
+        row | {'tools': tools}, row, row | {'id': 'c', 'tools': ['add']}
+    )
+    code, out, _ = call(f'--input={path}', f'--model={folder}')
+    self.assertEqual(code, 1)
+    # A letter is a token: 'add calc 1 + 1' has 14, '1 + 1' has 5.
+    self.assertEqual(
+        self.cells(out, 'prompt tokens'), ['5', '5', '14', '14', '14', '9.5']
+    )
+    self.assertIn('add calc 1 + 1\n', out)
+    self.assertIn("rows.jsonl:3: field 'tools' has a tool 1 that is no", out)
+    # The same prompt with other tools is no repetition.
+    self.assertNotIn('repeat', out)
+    # Without a model the tools are shown as they stand in the row.
+    out = call(f'--input={path}')[1]
+    self.assertIn('tool: {"name": "calc", "parameters": {}}\nuser: 1 + 1', out)
+    template.write_text('{{ messages[0].content }}')
+    out = call(f'--input={path}', f'--model={folder}')[1]
+    self.assertRegex(out, 'rows.jsonl:1: the chat template does not read `too')
+
   def test_faulty_rows_are_named_by_line_and_fail_the_check(self):
     good = {'id': 'a', 'prompt': 'p', 'answer': '1'}
     path = self.file(

@@ -90,6 +90,21 @@ class RefusalsTest(parameterized.TestCase):
     )
     self.assertIn('5 end tokens', self.refused('sampling.stop=[]'))
 
+  def test_tools_that_the_template_would_not_show(self):
+    rows = self.folder / 'rows.jsonl'
+    tool = {'name': 'add', 'parameters': {}}
+    row = {'prompt': '1 + 1', 'answer': '2', 'tools': [tool]}
+    rows.write_text(json.dumps(row))
+    settings = {'train_file': str(rows)}
+    message = self.refused(
+        'environment.target=rl_tpu.environments.single_turn:SingleTurn',
+        'environment.settings={}',
+        'reward.weights={}',
+        'tasks.target=rl_tpu.tasks.rows:RowTasks',
+        f'tasks.settings={settings}',
+    )
+    self.assertIn('does not read `tools`', message)
+
   def test_a_model_folder_without_config(self):
     (self.model / 'config.json').unlink()
     self.assertIn('config.json', self.refused())

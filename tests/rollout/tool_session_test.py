@@ -29,6 +29,7 @@ TEMPLATE = (
 )
 CALL = 'so <tool_call>{"name": "add", "arguments": {"a": 12}}</tool_call><end>'
 BAD = '<tool_call>{"name": "add"</tool_call><end>'
+TASK = records.Task('t', 's', 'f', 0, {})
 
 
 class Adding:
@@ -90,10 +91,10 @@ def _tokenizer():
 
 class ToolSessionTest(absltest.TestCase):
 
-  def test_L19_calls_reach_the_environment_and_types_the_record(self):
+  def run_task(self, task, replies, heard):
+    """The rollout of a task with these replies."""
     tokenizer = _tokenizer()
-    replies = iter([CALL, BAD, 'done<end>'])
-    heard = []
+    replies = iter(replies)
     settings = session_lib.Settings(
         budgets=budget.Budget(window=400),
         compaction=schema.CompactionConfig(mode='off'),
@@ -115,8 +116,12 @@ class ToolSessionTest(absltest.TestCase):
         ),
         fault_of=runner_lib.fault_of,
     )
-    task = records.Task('t', 's', 'f', 0, {})
     (rollout,) = runner.collect([session_lib.Job('r', task, seed=0)])
+    return rollout
+
+  def test_L19_calls_reach_the_environment_and_types_the_record(self):
+    tokenizer, heard = _tokenizer(), []
+    rollout = self.run_task(TASK, [CALL, BAD, 'done<end>'], heard)
 
     self.assertEqual([a.text for a in heard], [CALL, BAD, 'done<end>'])
     (call,) = heard[0].calls
@@ -141,6 +146,20 @@ class ToolSessionTest(absltest.TestCase):
     self.assertEqual(of_type('arg_key'), 'a')
     self.assertEqual(of_type('arg_value'), '12')
     self.assertEqual(of_type('stop'), '<end>' * 3)
+
+  def test_E7_a_task_shows_its_own_tools_instead_of_the_environments(self):
+    tokenizer = _tokenizer()
+    task = dataclasses.replace(TASK, tools=({'name': 'sub'}, {'name': 'mul'}))
+    rollout = self.run_task(task, ['done<end>'], [])
+    (segment,) = rollout.segments
+    self.assertEqual(
+        tokenizer.decode(segment.token),
+        '{"name": "sub"}{"name": "mul"}user:go<end>assistant:done<end>',
+    )
+    # Rollouts with other tools are not compared.
+    plain = self.run_task(TASK, ['done<end>'], [])
+    self.assertNotEqual(rollout.tool_set_hash, plain.tool_set_hash)
+    self.assertEqual(plain.tool_set_hash, Adding.spec.tool_set_hash)
 
   def test_a_specification_names_one_parser(self):
     with self.assertRaisesRegex(ValueError, "'json'.*qwen, llama3, glm"):

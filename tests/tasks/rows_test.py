@@ -21,6 +21,15 @@ VERL = {
 }
 
 
+# A tool in both forms.
+ADD = {'name': 'add', 'parameters': {'type': 'object'}, 'strict': True}
+WRAPPED = {'type': 'function', 'function': {'name': 'sub', 'parameters': {}}}
+
+
+def with_tools(*tools) -> str:
+  return json.dumps({'prompt': 'q', 'answer': '2', 'tools': list(tools)})
+
+
 class RowTasksTest(parameterized.TestCase):
 
   def file(self, *lines: str) -> str:
@@ -119,6 +128,61 @@ class RowTasksTest(parameterized.TestCase):
     )
     self.assertEqual(tasks[2].family, 'sums')
     self.assertEqual(tasks.indices_by_source(), {'sums': [0, 2], 'dates': [1]})
+
+  @parameterized.parameters('plain', 'slime', 'verl')
+  def test_the_tools_of_a_row_are_those_of_its_task(self, layout):
+    tools = [ADD, WRAPPED]
+    names = {'answer': 'answer', 'id': 'id'}
+    row = {'prompt': 'q', 'answer': '2'}
+    path = self.file(
+        json.dumps(row | {'tools': tools}),
+        # A column of Parquet holds them as text.
+        json.dumps(row | {'id': 'b', 'tools': json.dumps(tools)}),
+        json.dumps(row | {'tools': None}),
+        json.dumps(row | {'prompt': 'r', 'tools': []}),
+    )
+    tasks = rows.RowTasks(train_file=path, layout=layout, keys=names)
+    found = [task.tools for task in tasks]
+    self.assertEqual(found, [(ADD, WRAPPED), (ADD, WRAPPED), (), ()])
+    self.assertEqual(tasks[0].payload['metadata'], {})
+    # Without an id, the same prompt with tools is another task.
+    self.assertNotEqual(tasks[0].task_id, tasks[2].task_id)
+    self.assertEqual(tasks[0].payload, tasks[2].payload)
+
+  def test_a_files_own_name_for_tools(self):
+    path = self.file(
+        json.dumps({'prompt': 'q', 'answer': '2', 'functions': [ADD]})
+    )
+    tasks = rows.RowTasks(train_file=path, keys={'tools': 'functions'})
+    self.assertEqual(tasks[0].tools, (ADD,))
+
+  @parameterized.parameters(
+      ('{"prompt": "q", "answer": "2", "tools": {"name": "f"}}', 'is no list'),
+      ('{"prompt": "q", "answer": "2", "tools": "add"}', 'is text that is n'),
+      ('{"prompt": "q", "answer": "2", "tools": "[NaN]"}', 'NaN is no JSON'),
+      (with_tools(ADD, 'add'), 'has a tool 2 that is no object'),
+      (with_tools({'parameters': {}}), 'a tool 1 that has no name;'),
+      (with_tools(ADD | {'name': 7}), 'a tool 1 that has no name;'),
+      (with_tools({'name': 'f'}), r'1 that \(f\) has no object "parameters";'),
+      (with_tools(ADD | {'parameters': []}), 'no object "parameters"'),
+      (with_tools(WRAPPED | {'type': 'code'}), "has type 'code'; write"),
+      (with_tools({'function': ADD}), 'has type None; write "function"'),
+      (with_tools({'type': 'function', 'name': 'f'}), 'has no function'),
+      (
+          with_tools({'type': 'function', 'function': {'name': 'f'}}),
+          'no object "parameters" in its function',
+      ),
+      (
+          with_tools(ADD, {'type': 'function', 'function': ADD}),
+          "two tools of the name 'add'",
+      ),
+  )
+  def test_tools_of_another_form_are_named_by_file_and_line(self, row, message):
+    path = self.file(json.dumps(GOOD), row)
+    with self.assertRaisesRegex(
+        ValueError, f"rows.jsonl:2: field 'tools' .*{message}"
+    ):
+      rows.RowTasks('train', train_file=path)
 
   @parameterized.parameters(
       ('{"id": "b", "prompt": "q"}', "'answer' is missing; it has id, prompt"),

@@ -175,6 +175,11 @@ class FamiliesTest(parameterized.TestCase):
     glm = chat.ChatTemplate(GLM, {}, tools)
     self.assertIn("1 < 2 & 'x'", glm.render(ask, ask=False))
 
+  def test_a_template_that_shows_no_tools_is_refused_some(self):
+    template = chat.ChatTemplate('{{ messages[0].content }}')
+    with self.assertRaisesRegex(ValueError, 'does not read `tools`'):
+      template.with_tools([{'name': 'f'}])
+
   def test_llama_streams_json_results_and_a_call_ended_by_eom(self):
     talk = self.talk(LLAMA, LLAMA_TOKENS)
     stream = self.read(
