@@ -20,6 +20,7 @@ from rl_tpu.models import peft
 from rl_tpu.models import tensor_files
 from rl_tpu.models import value_head
 from rl_tpu.sharding import mesh as mesh_lib
+from rl_tpu.text import chat
 from rl_tpu.text import tokenizer as tokenizer_lib
 
 GENERATION, TEMPLATE = 'generation_config.json', 'chat_template.jinja'
@@ -162,6 +163,12 @@ def _write_texts(config, out: pathlib.Path) -> None:
       shutil.copy(base / name, out / name)
   if config.model.chat_template:
     shutil.copy(config.model.chat_template, out / TEMPLATE)
+  if config.model.template_variables:
+    # Whoever names none gets the prompts that the model was trained on.
+    template = chat.ChatTemplate.from_folder(
+        out, variables=config.model.template_variables
+    )
+    (out / TEMPLATE).write_text(template.text, encoding='utf-8')
   if not (out / GENERATION).exists():
     text = json.dumps(_generation(config), indent=2)
     (out / GENERATION).write_text(text + '\n', encoding='utf-8')

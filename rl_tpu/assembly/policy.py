@@ -44,14 +44,16 @@ def build_policy(config: schema.ExperimentConfig) -> Policy:
 
   Raises:
     ValueError: several processes, a mesh that the devices or the rows do not
-      fit, a folder that lacks a file or a tensor, a tokenizer larger than the
-      model.
+      fit, a folder that lacks a file or a tensor, a variable that the chat
+      template does not read, a tokenizer larger than the model.
   """
   controller.start()
   mesh = build_mesh(config)
   tokenizer = tokenizer_lib.Tokenizer.from_folder(config.model.path)
   template = chat.ChatTemplate.from_folder(
-      config.model.path, file=config.model.chat_template
+      config.model.path,
+      file=config.model.chat_template,
+      variables=config.model.template_variables,
   )
   decoder, params = huggingface.load(config.model.path, mesh=mesh)
   decoder = decoder_settings(config, decoder, tokenizer)
@@ -177,6 +179,12 @@ def build_engine(
 ) -> engine_lib.PolicyEngine:
   """The decode engine, on the run's mesh or on some of its devices."""
   if config.sampler.devices:
+    if jax.process_count() > 1:
+      raise ValueError(
+          f'sampler.devices = {config.sampler.devices}: with'
+          f' {jax.process_count()} processes each of them decodes on its own'
+          ' devices too; use sampler.devices=0.'
+      )
     mesh = mesh_lib.make_mesh(
         schema.MeshConfig(),
         list(mesh.devices.flat)[: config.sampler.devices],

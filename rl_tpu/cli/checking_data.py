@@ -8,6 +8,7 @@ import rich.table
 import rich.text
 
 from rl_tpu.cli import arguments
+from rl_tpu.config import fields as fields_lib
 from rl_tpu.records import records
 from rl_tpu.tasks import checking
 from rl_tpu.tasks import row_fields
@@ -35,6 +36,16 @@ FLAGS = (
         'Hugging Face folder, whose tokenizer and chat template are used.',
         '',
     ),
+    arguments.Flag(
+        'chat_template',
+        "file with another chat template than the model's.",
+        '',
+    ),
+    arguments.Flag(
+        'template_variables',
+        'what the chat template reads besides: enable_thinking=false.',
+        '',
+    ),
     arguments.Flag('limit', 'faulty rows to name at most.', 20),
 )
 
@@ -47,32 +58,47 @@ def run(values: Mapping[str, object], console: rich.console.Console) -> int:
   Raises:
     ValueError: a file or a model that cannot be read, or a flag that is wrong.
   """
-  fields = row_fields.Fields(
-      values['layout'], _keys(values['keys']), 'rows', prefix='--'
-  )
+  keys = _pairs('keys', values['keys'], 'prompt=question')
+  fields = row_fields.Fields(values['layout'], keys, 'rows', prefix='--')
+  for name in ('chat_template', 'template_variables'):
+    if values[name] and not values['model']:
+      raise ValueError(
+          f'--{name}={values[name]}: prompts are rendered with --model only;'
+          ' name its folder.'
+      )
   file = row_files.open_file(values['input'], '--input')
-  render = _renderer(values['model']) if values['model'] else None
+  render = _renderer(values) if values['model'] else None
   report = checking.check(file, fields, render=render)
   show(report, console, limit=values['limit'])
   return FAULTY if report.faults else 0
 
 
-def _keys(text: str) -> dict[str, str]:
-  keys = {}
+def _pairs(flag: str, text: str, example: str) -> dict[str, str]:
+  """The pairs name=value of a flag."""
+  pairs = {}
   for pair in filter(None, text.split(',')):
-    field, equals, name = pair.partition('=')
+    name, equals, value = pair.partition('=')
     if not equals:
       raise ValueError(
-          f'--keys={text}: {pair!r} is no pair field=name, such as'
-          ' prompt=question.'
+          f'--{flag}={text}: {pair!r} is no pair name=value, such as'
+          f' {example}.'
       )
-    keys[field.strip()] = name.strip()
-  return keys
+    pairs[name.strip()] = value.strip()
+  return pairs
 
 
-def _renderer(folder: str) -> checking.Render:
+def _renderer(values: Mapping[str, object]) -> checking.Render:
+  folder, flag = values['model'], 'template_variables'
+  named = _pairs(flag, values[flag], 'enable_thinking=false')
   tokenizer = tokenizer_lib.Tokenizer.from_folder(folder)
-  template = chat.ChatTemplate.from_folder(folder)
+  template = chat.ChatTemplate.from_folder(
+      folder,
+      file=values['chat_template'],
+      variables={
+          name: fields_lib.free_value(value, None)
+          for name, value in named.items()
+      },
+  )
 
   def render(task: records.Task) -> tuple[str, int]:
     messages = [

@@ -82,6 +82,8 @@ class ModelConfig:
     path: Hugging Face folder (config.json, *.safetensors, tokenizer.json).
     chat_template: file with the chat template, in jinja2; empty takes the
       folder's own. A model that only writes text on has none.
+    template_variables: JSON values of what the template reads beside messages
+      and tools, by name, such as Qwen3's enable_thinking.
     dtype: dtype of activations: float32 or bfloat16. Parameters are float32.
     remat: what the backward pass computes again: none (every matrix product is
       kept), attention (all but each layer's input and its attention), layer
@@ -94,6 +96,7 @@ class ModelConfig:
 
   path: str = ''
   chat_template: str = ''
+  template_variables: Mapping[str, Any] = _mapping()
   dtype: str = 'float32'
   remat: str = 'layer'
   attention: str = 'auto'
@@ -246,6 +249,8 @@ class SamplerConfig:
       free them first, which saves the memory of one copy.
     devices: decode on the first so many devices instead of the whole mesh; 0
       is the whole mesh. Weights are resharded by each push.
+    check_every: exchanges between two comparisons of the scheduler's state
+      over the processes of a run, to find where they part; 0 is off.
   """
 
   slots: int = 64
@@ -255,6 +260,7 @@ class SamplerConfig:
   sync: str = 'drain'
   publish: str = 'keep'
   devices: int = 0
+  check_every: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

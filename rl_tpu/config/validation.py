@@ -5,6 +5,7 @@ What needs the devices, the tokenizer or the model is checked by the rooms that
 own them, before anything starts.
 """
 
+import json
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -173,6 +174,13 @@ def _check_model(config: schema.ExperimentConfig) -> None:
       template,
       "there is no such file; empty takes the model folder's own template",
   )
+  for name, value in config.model.template_variables.items():
+    checks.require(
+        _is_json(value),
+        f'model.template_variables.{name}',
+        value,
+        'use what JSON has: text, numbers, true, false, null, lists, objects',
+    )
   lora = config.model.lora
   checks.at_least('model.lora.rank', lora.rank, 0)
   checks.positive('model.lora.alpha', lora.alpha)
@@ -183,6 +191,14 @@ def _check_model(config: schema.ExperimentConfig) -> None:
       lora.targets, 'model.lora.targets', lora.targets,
       'name a module, or train all parameters with model.lora.rank=0',
   )
+
+
+def _is_json(value: Any) -> bool:
+  try:
+    json.dumps(value, allow_nan=False)
+  except (TypeError, ValueError):
+    return False
+  return True
 
 
 def _check_workers(config: schema.ExperimentConfig) -> None:
@@ -265,6 +281,7 @@ def _check_sampling(config: schema.ExperimentConfig) -> None:
 def _check_sampler(config: schema.ExperimentConfig) -> None:
   sampler = config.sampler
   checks.at_least('sampler.tokens_per_call', sampler.tokens_per_call, 1)
+  checks.at_least('sampler.check_every', sampler.check_every, 0)
   checks.one_of('sampler.sync', sampler.sync, 'drain', 'inflight', 'restart')
   checks.one_of('sampler.publish', sampler.publish, 'keep', 'replace')
   buckets = sampler.prefill_buckets

@@ -9,29 +9,26 @@ window, which is a cut (K04).
 
 import dataclasses
 import functools
-import json
 import pathlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jinja2
-import jinja2.ext
-import jinja2.meta
-import jinja2.nodes
-import jinja2.parser
-import jinja2.sandbox
 import numpy as np
 
 from rl_tpu.text import hashing
+from rl_tpu.text import templates
 from rl_tpu.text import tokenizer as tokenizer_lib
 
 _SPECIAL = ('bos_token', 'eos_token', 'pad_token', 'unk_token')
+# What a template is given of the conversation and the model.
+_GIVEN = (
+    'messages', 'tools', 'documents', 'add_generation_prompt', *_SPECIAL
+)
 # Nothing that a template may write by itself, so that it is found again.
 _PROBE = 'rl_tpu probe'
 # A turn previews what it then adds, so the last few texts are asked for again.
 _CACHED_TEXTS = 256
-# Tasks with tools of their own ask for the same template again and again.
-_CACHED_TEMPLATES = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,67 +43,15 @@ class HistoryRewritten(ValueError):
   """The template changed text that is already part of the stream."""
 
 
-class _Generation(jinja2.ext.Extension):
-  """Accepts `{% generation %}`, which marks the assistant's text."""
-
-  tags = {'generation'}
-
-  def parse(
-      self, parser: jinja2.parser.Parser
-  ) -> list[jinja2.nodes.Node]:
-    """Keeps the block's body as if the tags were not there."""
-    next(parser.stream)
-    return parser.parse_statements(('name:endgeneration',), drop_needle=True)
-
-
-def _raise_exception(message: str) -> None:
-  raise ValueError(f'the chat template refuses the messages: {message}')
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-  """JSON as models were shown it: jinja2's own filter escapes it for HTML."""
-  return json.dumps(
-      value,
-      ensure_ascii=ensure_ascii,
-      indent=indent,
-      separators=separators,
-      sort_keys=sort_keys,
-  )
-
-
-def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
-  environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-      trim_blocks=True,
-      lstrip_blocks=True,
-      extensions=[_Generation, jinja2.ext.loopcontrols],
-  )
-  environment.globals['raise_exception'] = _raise_exception
-  environment.filters['tojson'] = _to_json
-  return environment
-
-
-@functools.lru_cache(_CACHED_TEMPLATES)
-def _compiled(text: str) -> tuple[jinja2.Template, frozenset[str]]:
-  """A template, and the names that it may read."""
-  environment = _environment()
-  names = jinja2.meta.find_undeclared_variables(environment.parse(text))
-  return environment.from_string(text), frozenset(names)
-
-
 class ChatTemplate:
   """The chat template of a model folder."""
 
   def __init__(
       self,
       text: str,
-      special: dict[str, str] | None = None,
+      special: Mapping[str, str] | None = None,
       tools: Sequence[Mapping[str, Any]] = (),
+      variables: Mapping[str, Any] | None = None,
   ):
     """Compiles a template.
 
@@ -114,16 +59,16 @@ class ChatTemplate:
       text: in jinja2.
       special: special tokens by the names a template uses (`bos_token`).
       tools: descriptions of functions, which the template shows the model.
+      variables: JSON values of what else the template reads, by name
+        (`enable_thinking`).
 
     Raises:
-      ValueError: it does not compile, or does not show the tools.
+      ValueError: it does not compile, does not show the tools or does not
+        read a variable.
     """
-    try:
-      self._template, reads = _compiled(text)
-    except jinja2.TemplateSyntaxError as error:
-      raise ValueError(f'the chat template does not compile: {error}') from (
-          error
-      )
+    self._template, reads = templates.compiled(text)
+    self._variables = dict(variables or {})
+    _check_variables(self._variables, reads)
     if tools and 'tools' not in reads:
       raise ValueError(
           'the chat template does not read `tools`, so the model would not see'
@@ -133,21 +78,27 @@ class ChatTemplate:
     self._text = text
     self._special = dict(special or {})
     self._tools = tuple(tools)
-    self._hash = hashing.of_json([text, self._special])
+    self._hash = hashing.of_json([text, self._special, self._variables])
     self._render = functools.lru_cache(_CACHED_TEXTS)(self._render_text)
 
   @classmethod
   def from_folder(
-      cls, folder: str | pathlib.Path, *, file: str | pathlib.Path = ''
+      cls,
+      folder: str | pathlib.Path,
+      *,
+      file: str | pathlib.Path = '',
+      variables: Mapping[str, Any] | None = None,
   ) -> 'ChatTemplate':
     """Reads chat_template.jinja, else the one in tokenizer_config.json.
 
     Args:
       folder: of the model; names the special tokens in any case.
       file: a template that takes the place of the folder's; empty is none.
+      variables: as the constructor takes them.
 
     Raises:
-      ValueError: there is no template, or it does not compile.
+      ValueError: there is no template, it does not compile, or it does not
+        read a variable.
       FileNotFoundError: the file named is not there.
     """
     config = tokenizer_lib.read_config(folder)
@@ -164,7 +115,8 @@ class ChatTemplate:
           ' model.chat_template.'
       )
     special = {n: tokenizer_lib.token_text(config.get(n)) for n in _SPECIAL}
-    return cls(text, {n: t for n, t in special.items() if t is not None})
+    special = {n: t for n, t in special.items() if t is not None}
+    return cls(text, special, variables=variables)
 
   def with_tools(self, tools: Sequence[Mapping[str, Any]]) -> 'ChatTemplate':
     """The template that shows these tools; itself where there are none.
@@ -174,12 +126,17 @@ class ChatTemplate:
     """
     if not tools:
       return self
-    return ChatTemplate(self._text, self._special, tools)
+    return ChatTemplate(self._text, self._special, tools, self._variables)
 
   @property
   def hash(self) -> str:
-    """Stands for the template and its special tokens (R5)."""
+    """Stands for the template, its special tokens and its variables (R5)."""
     return self._hash
+
+  @property
+  def text(self) -> str:
+    """The template that has its variables' values as defaults."""
+    return templates.with_defaults(self._text, self._variables)
 
   def render(self, messages: Sequence[Message], *, ask: bool) -> str:
     """The text of a conversation.
@@ -202,6 +159,7 @@ class ChatTemplate:
           documents=None,
           add_generation_prompt=ask,
           **self._special,
+          **self._variables,
       )
     except jinja2.TemplateError as error:
       raise ValueError(f'the chat template failed: {error}') from error
@@ -215,6 +173,23 @@ class ChatTemplate:
       return ''
     _, found, rest = text.rpartition(_PROBE)
     return rest if found else ''
+
+
+def _check_variables(
+    variables: Mapping[str, Any], reads: frozenset[str]
+) -> None:
+  for name, value in variables.items():
+    setting = f'model.template_variables.{name} = {value!r}'
+    if name in _GIVEN:
+      raise ValueError(
+          f'{setting}: the run itself gives the chat template {name}; take it'
+          ' out.'
+      )
+    if name not in reads:
+      others = ', '.join(sorted(reads - {*_GIVEN})) or 'no variable'
+      raise ValueError(
+          f'{setting}: the chat template does not read it; it reads {others}.'
+      )
 
 
 def _named_default(entry: Any) -> str | None:

@@ -106,6 +106,21 @@ class CheckDataTest(parameterized.TestCase):
     out = call(f'--input={path}', f'--model={folder}')[1]
     self.assertRegex(out, 'rows.jsonl:1: the chat template does not read `too')
 
+  def test_the_prompts_are_those_of_a_run_with_its_template(self):
+    folder = self.create_tempdir().full_path
+    arithmetic_tokenizer.build(folder)
+    template = pathlib.Path(folder) / 'own.jinja'
+    template.write_text(
+        "{{ messages[0].content }}{{ 'no' if think is false }}{{ n + 1 }}"
+    )
+    path = self.file({'prompt': '1 + 1 ', 'answer': '2'})
+    code, out, _ = call(
+        f'--input={path}', f'--model={folder}', f'--chat_template={template}',
+        '--template_variables=think=false,n=4',
+    )
+    self.assertEqual(code, 0)
+    self.assertIn('1 + 1 no5\n', out)
+
   def test_faulty_rows_are_named_by_line_and_fail_the_check(self):
     good = {'id': 'a', 'prompt': 'p', 'answer': '1'}
     path = self.file(
@@ -159,13 +174,26 @@ class CheckDataTest(parameterized.TestCase):
       (('--input={good}', '--keys=question'), "'question' is no pair"),
       (('--input={good}', '--keys=promt=q'), '--keys.promt'),
       (('--input={good}', '--layout=trl'), 'plain, slime, verl|plain|slime'),
+      (('--input={good}', '--chat_template=x'), '--chat_template=x: .*--model'),
+      (('--input={good}', '--template_variables=x=1'), '_variables=x=1: .*--m'),
+      (
+          ('--input={good}', '--model={model}', '--template_variables=x=1'),
+          'variables.x = 1: the chat template does not read',
+      ),
+      (
+          ('--input={good}', '--model={model}', '--template_variables=x'),
+          "'x' is no pair name=value, such as enable_thinking=false",
+      ),
       (('--input={good}', '--model=/nowhere'), '/nowhere.*tokenizer.json'),
       (('--input={good}', '--inptu=x'), 'did you mean --input'),
   )
   def test_what_cannot_be_read_is_one_line_and_exit_code_2(
       self, words, message
   ):
+    model = self.create_tempdir().full_path
+    arithmetic_tokenizer.build(model)
     files = {
+        'model': model,
         'good': self.file({'prompt': 'q', 'answer': '1'}),
         'empty': self.file(''),
     }

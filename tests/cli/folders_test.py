@@ -135,6 +135,24 @@ class ExportTest(absltest.TestCase):
         states[3].actor.params,
     )
 
+  def test_variables_of_the_run_are_defaults_of_the_folders_template(self):
+    template = self.root / 'own.jinja'
+    template.write_text("{{ messages[0]['content'] }}{{ mode }}")
+    settings = (
+        f'model.chat_template={template}', 'model.template_variables.mode=short'
+    )
+    self.run_with_checkpoints(*settings, steps=((3, 0.9),))
+    self.assertEqual(self.export()[0], 0)
+    config = overrides.apply(tiny.experiment(self.model), settings)
+    asked = [chat.Message('user', 'q')]
+    for made in (
+        policy_lib.build_policy(config).template,
+        chat.ChatTemplate.from_folder(self.out),
+    ):
+      self.assertEqual(made.render(asked, ask=True), 'qshort')
+    other = chat.ChatTemplate.from_folder(self.out, variables={'mode': 'long'})
+    self.assertEqual(other.render(asked, ask=True), 'qlong')
+
   def test_a_shared_backbone_is_the_model_of_the_folder(self):
     states = self.run_with_checkpoints(
         'critic.sharing=shared_backbone', 'critic.head=hl_gauss',

@@ -72,6 +72,7 @@ class RefusalsTest(parameterized.TestCase):
       ('reward.weights.tool_vaild=0.1', 'tool_valid'),
       ('environment.settings.problem=3', 'problems'),
       ('tasks.settings.problems=2', 'problems'),
+      ('model.template_variables.date=1', 'template_variables.date = 1: the'),
       ('advantage.estimator=grpo', 'group.size'),
       ('steps=0', 'steps'),
   )

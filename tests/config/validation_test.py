@@ -67,6 +67,7 @@ class ValidationTest(parameterized.TestCase):
       ('memory.critic=disk', 'memory.critic='),
       ('model.logits_chunk=0', 'model.logits_chunk=0'),
       ('model.chat_template=gone.jinja', "model.chat_template='gone.jinja'"),
+      ('model.template_variables.x={1}', 'model.template_variables.x={1}'),
       ('model.lora.rank=-1', 'model.lora.rank=-1'),
       ('model.lora.alpha=0', 'model.lora.alpha=0.0'),
       ('model.lora.targets=query,kye', "model.lora.targets='kye'"),

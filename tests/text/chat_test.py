@@ -26,6 +26,12 @@ FORGETFUL = (
     '{% endif %}{% endfor %}'
 )
 PLAIN = "{%- for m in messages %}{{ m['content'] }}{% endfor %}"
+# Begins with a line's end and spaces, which belong to the text.
+THINKING = (
+    "\n  {{ messages[0]['content'] }}{{ tools | length if tools }}"
+    "{% if enable_thinking is defined and enable_thinking is false %}"
+    "{{ '</think>' }}{% endif %}{{ date | default('today') }}"
+)
 
 Message = chat.Message
 
@@ -217,6 +223,54 @@ class ChatTemplateTest(absltest.TestCase):
     )
     template = chat.ChatTemplate.from_folder(folder)
     self.assertEqual(template.render([Message('user', 'x')], ask=False), '<s>x')
+
+  def test_variables_reach_the_template_and_its_hash(self):
+    ask = [Message('user', 'q')]
+    template = lambda **given: chat.ChatTemplate(THINKING, variables=given)
+    render = lambda **given: template(**given).render(ask, ask=True)
+    self.assertEqual(render(), '\n  qtoday')
+    self.assertEqual(render(enable_thinking=True), '\n  qtoday')
+    self.assertEqual(render(enable_thinking=False), '\n  q</think>today')
+    self.assertEqual(render(date=7), '\n  q7')
+    shown = template(date=7).with_tools([{'name': 'f'}]).render(ask, ask=True)
+    self.assertEqual(shown, '\n  q17')
+    hashes = [template().hash, template(date=7).hash, template(date=8).hash]
+    self.assertLen(set(hashes), 3)
+    folder = self.folder(chat_template__jinja=THINKING)
+    found = chat.ChatTemplate.from_folder(folder, variables={'date': 7})
+    self.assertEqual(found.hash, hashes[1])
+
+  def test_a_variable_that_the_template_does_not_read_is_refused(self):
+    for text, variables, line in (
+        (THINKING, {'enable_thinkin': False}, 'model.template_variables.enable_'
+         'thinkin = False: .* not read it; it reads date, enable_thinking.$'),
+        (PLAIN, {'date': 'x'}, "date = 'x': .* it reads no variable.$"),
+        (PLAIN, {'messages': []}, 'the run itself gives .* messages'),
+        (PLAIN, {'eos_token': 'x'}, 'the run itself gives .* eos_token'),
+    ):
+      with self.assertRaisesRegex(ValueError, line):
+        chat.ChatTemplate(text, variables=variables)
+
+  def test_the_text_has_the_values_as_defaults(self):
+    ask = [Message('user', 'q')]
+    text = THINKING + '{{ other | tojson }}{{ more }}'
+    given = {
+        'enable_thinking': False,
+        'date': 'é\n"{{ x }}" \'%}\\',
+        'other': [1.5, None, {'a': True, 'b': -2}],
+    }
+    made = chat.ChatTemplate(text, variables=given)
+    again = chat.ChatTemplate(made.text)
+    self.assertEqual(again.render(ask, ask=True), made.render(ask, ask=True))
+    # They are defaults only, and a name without one stays without.
+    changed = given | {'date': 5, 'more': '!'}
+    self.assertEqual(
+        chat.ChatTemplate(
+            made.text, variables={'date': 5, 'more': '!'}
+        ).render(ask, ask=True),
+        chat.ChatTemplate(text, variables=changed).render(ask, ask=True),
+    )
+    self.assertEqual(chat.ChatTemplate(THINKING).text, THINKING)
 
   def test_the_generation_tag_is_understood(self):
     text = (
