@@ -63,7 +63,7 @@ def _name(tool: Any) -> str:
     raise ValueError(f'has no name{inside}; write {_FORM}.')
   if not isinstance(function.get('parameters'), dict):
     raise ValueError(
-        f'({name}) has no object "parameters"{inside}; write their JSON schema,'
+        f'has no object "parameters"{inside} ({name}); write their JSON schema,'
         ' {} where there are none.'
     )
   return name

@@ -163,7 +163,7 @@ class RowTasksTest(parameterized.TestCase):
       (with_tools(ADD, 'add'), 'has a tool 2 that is no object'),
       (with_tools({'parameters': {}}), 'a tool 1 that has no name;'),
       (with_tools(ADD | {'name': 7}), 'a tool 1 that has no name;'),
-      (with_tools({'name': 'f'}), r'1 that \(f\) has no object "parameters";'),
+      (with_tools({'name': 'f'}), r'has no object "parameters" \(f\);'),
       (with_tools(ADD | {'parameters': []}), 'no object "parameters"'),
       (with_tools(WRAPPED | {'type': 'code'}), "has type 'code'; write"),
       (with_tools({'function': ADD}), 'has type None; write "function"'),
