@@ -36,6 +36,8 @@ class Parser(argparse.ArgumentParser):
     """
     # Before argparse, which names what is missing before what is misspelt.
     for word in words:
+      if word == '--':
+        break  # What follows is for another program.
       flag = word.split('=', 1)[0]
       if flag.startswith('--') and flag not in self._option_string_actions:
         near = difflib.get_close_matches(

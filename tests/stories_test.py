@@ -19,6 +19,7 @@ from rl_tpu.config import validation
 from rl_tpu.environments import stories
 from rl_tpu.records import records
 from rl_tpu.rollout import chain
+from rl_tpu.rollout import desk as desk_lib
 from rl_tpu.rollout import runner as runner_lib
 from rl_tpu.rollout import session as session_lib
 from rl_tpu.tasks import stories as tasks_lib
@@ -86,13 +87,11 @@ def play(config, replies) -> tuple[records.Rollout, list[str]]:
       tokenizer=tokenizer,
       settings=settings,
   )
-  world = lambda: runner_lib.InlineEnvironment(
+  world = lambda: desk_lib.InlineEnvironment(
       stories.Stories(**config.environment.settings)
   )
   sampler = worlds.ScriptedSampler(tokenizer, lambda *_: next(said))
-  runner = runner_lib.Runner(
-      sampler, world, _Verdict, make, fault_of=runner_lib.fault_of
-  )
+  runner = runner_lib.Runner(sampler, world, _Verdict, make)
   (rollout,) = runner.collect(
       [session_lib.Job('r', tasks_lib.NounTasks('train')[0], seed=0)]
   )

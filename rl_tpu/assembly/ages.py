@@ -15,6 +15,7 @@ from rl_tpu.records import records
 from rl_tpu.rollout import admission
 from rl_tpu.rollout import batching
 from rl_tpu.rollout import staleness
+from rl_tpu.sharding import placement
 
 Figures = dict[str, float | None]
 
@@ -119,7 +120,7 @@ def behaviour_kl(
       )
       for start, stop in spans
   ]
-  parts = learner_lib.to_host(learner.logp(params, rows))
+  parts = placement.fetch(learner.logp(params, rows))
   logp_BT = np.concatenate(parts, axis=0)
   mask_BT = np.asarray(batch.segments.rows.action_mask_BT)
   mu_BT = np.asarray(batch.segments.rows.behaviour_logp_BT, np.float64)

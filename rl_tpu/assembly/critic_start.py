@@ -7,6 +7,7 @@ from rl_tpu.config import schema
 from rl_tpu.learner import networks
 from rl_tpu.learner import state as state_lib
 from rl_tpu.models import value_head
+from rl_tpu.sharding import placement
 
 
 def apply(
@@ -28,7 +29,7 @@ def apply(
     return state
   _check(state, pretrained, critic)
   put = lambda new, old: jax.tree.map(
-      lambda n, o: jax.device_put(jnp.asarray(n), o.sharding), new, old
+      lambda n, o: placement.put(jnp.asarray(n), o.sharding), new, old
   )
   holder = state.actor if state.critic is None else state.critic
   params = dict(holder.params)

@@ -247,15 +247,16 @@ def warn_unanchored(tasks: Sequence[str], count: int) -> None:
 class Progress:
   """One line per update, and a bar of rollouts where a person looks on."""
 
-  def __init__(self) -> None:
-    self._console = console_lib.Console(stderr=True)
+  def __init__(self, *, quiet: bool = False):
+    """Shows nothing where `quiet`: another process shows the same."""
+    self._console = console_lib.Console(stderr=True, quiet=quiet)
     self._bar = progress_lib.Progress(
         progress_lib.TextColumn('{task.description}'),
         progress_lib.BarColumn(),
         progress_lib.MofNCompleteColumn(),
         console=self._console,
         transient=True,
-        disable=not self._console.is_terminal,
+        disable=quiet or not self._console.is_terminal,
     )
     self._task = self._bar.add_task('rollouts', total=1)
 

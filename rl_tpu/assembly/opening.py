@@ -25,6 +25,8 @@ from rl_tpu.learner import update as update_lib
 from rl_tpu.metrics import writers
 from rl_tpu.models import value_head
 from rl_tpu.sharding import compile_count
+from rl_tpu.sharding import controller
+from rl_tpu.sharding import hosts as hosts_lib
 
 
 @contextlib.contextmanager
@@ -37,8 +39,13 @@ def open_run(
     ValueError: whatever cannot work, before anything is written.
   """
   validation.validate(config)
-  mirror = mirror_lib.Mirror(workdir)
-  used = parts.check_workdir(workdir, config, folder=mirror.folder)
+  controller.start()
+  hosts = hosts_lib.here()
+  _check_alike(hosts, config)
+  mirror = mirror_lib.Mirror(workdir, keeps=hosts.is_lead)
+  used = hosts.of_lead(
+      lambda: parts.check_workdir(workdir, config, folder=mirror.folder)
+  )
   compiles = compile_count.CompileCounter()
   policy = policy_lib.build_policy(config)
   with contextlib.ExitStack() as stack:
@@ -63,6 +70,19 @@ def open_run(
       run.writer.scalars(run.update_index, aligned.tags())
     stack.enter_context(run.progress)
     yield run
+  # The lead may have files to copy: none leaves before it is done.
+  hosts.exchange(None)
+
+
+def _check_alike(hosts: hosts_lib.Hosts, config: schema.ExperimentConfig):
+  """Refuses processes that were started with different settings."""
+  for index, other in enumerate(hosts.exchange(config)):
+    if names := loading.differences(other, config):
+      raise ValueError(
+          f'process {hosts.index} and process {index} of this run have different'
+          f' settings: {", ".join(names)}; start all of them with the same'
+          ' command and files.'
+      )
 
 
 def _build(config, mirror, used, policy, learner, sampler, world, compiles):
@@ -97,7 +117,9 @@ def _build(config, mirror, used, policy, learner, sampler, world, compiles):
       reference=reference,
   )
   checkpoints = store_lib.CheckpointStore(
-      os.path.join(mirror.workdir, 'checkpoints'), config.checkpoint
+      os.path.join(mirror.workdir, 'checkpoints'),
+      config.checkpoint,
+      world.hosts,
   )
   run = run_lib.TrainingRun(
       config=config,
@@ -113,7 +135,7 @@ def _build(config, mirror, used, policy, learner, sampler, world, compiles):
       eval_tasks=world.tasks('eval'),
       checkpoints=checkpoints,
       writer=None,
-      progress=figures.Progress(),
+      progress=figures.Progress(quiet=not world.hosts.is_lead),
       reference_id=config.model.path,
       compiles=compiles,
       watch=critic_figures.CriticWatch(config),
@@ -121,8 +143,9 @@ def _build(config, mirror, used, policy, learner, sampler, world, compiles):
       profiler=profiling.Profiler(config.log, workdir),
   )
   run.restore()
+  goes_on = used is not None and world.hosts.is_lead
   run.writer = writers.open_run(
-      workdir, resume_step=run.update_index if used is not None else None
+      workdir, resume_step=run.update_index if goes_on else None
   )
   run.sampler.update_weights(run.version, run.state.policy_params, 'drain')
   return run

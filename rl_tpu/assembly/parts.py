@@ -17,10 +17,12 @@ from rl_tpu.environments import protocol
 from rl_tpu.isolation import remote
 from rl_tpu.records import records
 from rl_tpu.rewards import scaling
+from rl_tpu.rollout import desk as desk_lib
 from rl_tpu.rollout import runner as runner_lib
 from rl_tpu.rollout import session as session_lib
 from rl_tpu.sampler import contract
 from rl_tpu.sampler import types as sampler_types
+from rl_tpu.sharding import hosts as hosts_lib
 from rl_tpu.text import chat
 from rl_tpu.text import tokenizer as tokenizer_lib
 from rl_tpu.verifiers import pooled
@@ -40,6 +42,7 @@ class World:
     verifier: in its worker pool; None for scripted runs without one.
     acquire: hands out an environment, None while all are taken.
     pool: worker processes of environments that block; None if inline.
+    hosts: the processes that environments and verifiers are divided over.
   """
 
   config: schema.ExperimentConfig
@@ -47,8 +50,9 @@ class World:
   template: chat.ChatTemplate
   spec: protocol.EnvironmentSpec
   verifier: pooled.PooledVerifier
-  acquire: Callable[[], runner_lib.EnvironmentHandle | None]
+  acquire: Callable[[], desk_lib.EnvironmentHandle | None]
   pool: remote.RemotePool | None
+  hosts: hosts_lib.Hosts
 
   def tasks(self, split: str) -> Sequence[records.Task]:
     """The task source of a split."""
@@ -102,12 +106,19 @@ class World:
       on_end: Callable[[int, int], None] | None = None,
   ) -> runner_lib.Runner:
     """A runner of sessions over a sampler."""
+    exchange = runner_lib.Exchange(
+        self.hosts,
+        digest=sampler.digest,
+        check_every=self.config.sampler.check_every,
+    )
     return runner_lib.Runner(
         sampler,
         self.acquire,
         self.verifier.score_async,
-        self.sessions(sampling, SAMPLER_BUILD),
-        fault_of=runner_lib.fault_of,
+        functools.partial(
+            self.sessions(sampling, SAMPLER_BUILD), clock=exchange.now
+        ),
+        exchange=exchange,
         on_end=on_end,
     )
 
@@ -165,7 +176,7 @@ def build_world(
   else:
     settings = dict(config.environment.settings)
     cls = loading.import_target(config.environment.target)
-    acquire = lambda: runner_lib.InlineEnvironment(cls(**settings))
+    acquire = lambda: desk_lib.InlineEnvironment(cls(**settings))
   verifier = pooled.PooledVerifier(
       config.verifier.target,
       dict(config.verifier.settings),
@@ -179,7 +190,10 @@ def build_world(
     if pool is not None:
       pool.close()
     raise
-  return World(config, tokenizer, template, spec, verifier, acquire, pool)
+  return World(
+      config, tokenizer, template, spec, verifier, acquire, pool,
+      hosts_lib.here(),
+  )
 
 
 def _check_stop(config, tokenizer) -> None:

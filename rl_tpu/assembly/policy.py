@@ -179,6 +179,12 @@ def build_engine(
 ) -> engine_lib.PolicyEngine:
   """The decode engine, on the run's mesh or on some of its devices."""
   if config.sampler.devices:
+    if jax.process_count() > 1:
+      raise ValueError(
+          f'sampler.devices = {config.sampler.devices}: with'
+          f' {jax.process_count()} processes each of them decodes on its own'
+          ' devices too; use sampler.devices=0.'
+      )
     mesh = mesh_lib.make_mesh(
         schema.MeshConfig(),
         list(mesh.devices.flat)[: config.sampler.devices],

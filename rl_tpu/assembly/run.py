@@ -94,25 +94,30 @@ class TrainingRun:
 
   def goes_on(self, stop: Callable[[], bool]) -> bool:
     """False when steps or limits are used up, or a stop was asked for."""
-    if self.update_index >= self.config.steps:
-      self.stopped = 'steps'
-    elif stop():
-      self.stopped = 'signal'
-    elif (
-        self.config.time_limit_s is not None
-        and self.training_s() >= self.config.time_limit_s
-    ):
-      self.stopped = 'time_limit'
-    elif (
-        self.config.token_limit is not None
-        and self.totals.get('sampled_tokens', 0.0) >= self.config.token_limit
-    ):
-      self.stopped = 'token_limit'
-    else:
+    told = self.world.hosts.exchange((stop(), self._used_up()))
+    # Clocks differ, and a signal may reach one process alone.
+    used_up = told[0][1]
+    if used_up != 'steps' and any(asked for asked, _ in told):
+      used_up = 'signal'
+    if used_up is None:
       self.update_index += 1
       self.profiler.begin(self.update_index)
       return True
+    self.stopped = used_up
     return False
+
+  def _used_up(self) -> str | None:
+    config = self.config
+    sampled = self.totals.get('sampled_tokens', 0.0)
+    limits = (
+        ('steps', config.steps, self.update_index),
+        ('time_limit', config.time_limit_s, self.training_s()),
+        ('token_limit', config.token_limit, sampled),
+    )
+    for name, limit, used in limits:
+      if limit is not None and used >= limit:
+        return name
+    return None
 
   def training_s(self) -> float:
     """Training seconds, those before a resume included."""
@@ -464,7 +469,7 @@ class TrainingRun:
     """Takes up the latest whole checkpoint, if there is one."""
     for step in self.checkpoints.ignored_steps():
       logging.warning('checkpoint %d is not whole and is ignored', step)
-    step = self.checkpoints.step('latest')
+    step = self.world.hosts.of_lead(lambda: self.checkpoints.step('latest'))
     if step is None:
       return
     state, host = self.checkpoints.restore(step, self.state.trained)

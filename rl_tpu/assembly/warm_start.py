@@ -23,6 +23,7 @@ from rl_tpu.rollout import batching
 from rl_tpu.rollout import session as session_lib
 from rl_tpu.sampler import types as sampler_types
 from rl_tpu.sharding import mesh as mesh_lib
+from rl_tpu.sharding import placement
 from rl_tpu.text import chat
 from rl_tpu.text import tokenizer as tokenizer_lib
 from rl_tpu.types import batch as batch_lib
@@ -129,7 +130,7 @@ class WarmStart:
           )
       )
     self.actor, stats, report = self.learner.update_actor(self.actor, part)
-    values = statistics.values(learner_lib.to_host(stats))
+    values = statistics.values(placement.fetch(stats))
     return {
         'loss/nll': values['nll'],
         'policy/entropy': values['entropy'],
@@ -144,7 +145,7 @@ class WarmStart:
     huggingface.save(
         out,
         self.decoder,
-        learner_lib.to_host(self.actor.params),
+        placement.fetch(self.actor.params),
         tokenizer_files=[f for f in files if os.path.exists(f)],
     )
     return out

@@ -25,24 +25,32 @@ class Mirror:
     folder: where to write; the same unless it is on gs://.
   """
 
-  def __init__(self, workdir: str):
+  def __init__(self, workdir: str, *, keeps: bool = True):
     """Fetches what a used directory on gs:// is continued from.
+
+    Args:
+      workdir: as the user names it.
+      keeps: False writes to a folder that goes with this object: of several
+        processes that write the same, one keeps it.
 
     Raises:
       ValueError: the package that reaches gs:// is not installed.
     """
     self.workdir = self.folder = workdir
+    self._keeps = keeps
     self._copied: dict[str, tuple[int, int]] = {}
-    if not workdir.startswith(REMOTE):
-      return
-    _check_package(workdir)
-    self._temporary = tempfile.TemporaryDirectory(prefix='rl_tpu_')
-    self.folder = self._temporary.name
-    self._fetch()
+    is_remote = workdir.startswith(REMOTE)
+    if is_remote:
+      _check_package(workdir)
+    if is_remote or not keeps:
+      self._temporary = tempfile.TemporaryDirectory(prefix='rl_tpu_')
+      self.folder = self._temporary.name
+    if is_remote and keeps:
+      self._fetch()
 
   def push(self) -> None:
     """Copies what has changed since the last call, and deletes what is gone."""
-    if self.folder == self.workdir:
+    if self.folder == self.workdir or not self._keeps:
       return
     there, here = epath.Path(self.workdir), pathlib.Path(self.folder)
     found = {}

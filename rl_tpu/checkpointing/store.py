@@ -9,6 +9,7 @@ from etils import epath
 from orbax.checkpoint import checkpoint_managers as policies
 
 from rl_tpu.config import schema
+from rl_tpu.sharding import hosts as hosts_lib
 
 # What the host part must hold, so that a resumed run goes on where it was
 # (O7); a checkpoint without one of them does not load.
@@ -37,8 +38,20 @@ class CheckpointStore:
   The folder may be on gs://, where Orbax writes to it as on a disk.
   """
 
-  def __init__(self, folder: str, config: schema.CheckpointConfig):
-    """Opens the folder; creates it when something is saved."""
+  def __init__(
+      self,
+      folder: str,
+      config: schema.CheckpointConfig,
+      hosts: hosts_lib.Hosts = hosts_lib.ALONE,
+  ):
+    """Opens the folder; creates it when something is saved.
+
+    Args:
+      folder: one for all processes of the run.
+      config: what is kept.
+      hosts: the processes; each saves its own shards.
+    """
+    self._hosts = hosts
     self._folder = folder if '://' in folder else os.path.abspath(folder)
     keep = policies.AnyPreservationPolicy([
         policies.LatestN(n=max(config.keep, 1)),
@@ -100,9 +113,12 @@ class CheckpointStore:
     if missing:
       raise ValueError(f'checkpoint: the host state lacks {missing}.')
     self._manager.wait_until_finished()
-    if step in self._manager.all_steps():
-      if self._is_whole(step):
-        return
+    is_there, is_whole = self._hosts.of_lead(
+        lambda: (step in self._manager.all_steps(), self._is_whole(step))
+    )
+    if is_whole:
+      return
+    if is_there:
       self._manager.delete(step)
     self._manager.save(
         step,

@@ -2,23 +2,28 @@
 
 0: the work is done. 2: a user's mistake, found before any work, one line.
 1: an internal error, with its traceback, or data with faults (check-data).
-128 + n: ended by signal n.
+128 + n: ended by signal n; 134 where another process of the run was lost.
 """
 
 import os
 import sys
+import time
 import traceback
 from collections.abc import Mapping, Sequence
 
 from absl import logging
 
 from rl_tpu.cli import arguments
+from rl_tpu.cli import guarding
 from rl_tpu.cli import verbs
 from rl_tpu.config import fields
 
 DONE, INTERNAL, MISTAKE, INTERRUPTED = 0, 1, 2, 130
 
 # What a user's mistake raises while a run is being prepared.
+# One of several processes leaves so late: the others find the same mistake,
+# and are to say so before they are aborted for the loss of this one.
+_LAST_WORDS_S = 5.0
 _MISTAKES = (
     ValueError,
     FileNotFoundError,
@@ -30,7 +35,22 @@ _MISTAKES = (
 
 def run() -> None:
   """Entry point of `rl-tpu` and of `python -m rl_tpu`."""
-  sys.exit(main(sys.argv[1:]))
+  words = sys.argv[1:]
+  if not os.environ.get('RL_TPU_PROCESSES'):
+    sys.exit(main(words))
+  if not guarding.is_guarded():
+    sys.exit(guarding.run(words))
+  guarding.follow_parent()
+  code = main(words)
+  if code in (INTERNAL, MISTAKE):
+    # Not through JAX's own exit, which waits for the other processes: they
+    # wait for this one.
+    if code == MISTAKE:
+      time.sleep(_LAST_WORDS_S)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+  sys.exit(code)
 
 
 def main(words: Sequence[str]) -> int:
@@ -107,7 +127,12 @@ def _verb(words: Sequence[str]) -> verbs.Verb:
 
 
 def _check_place(verb: verbs.Verb, values: Mapping[str, object]) -> None:
-  """Refuses a work directory on gs:// where the verb cannot reach it."""
+  """Refuses gs:// and several processes where the verb has no use for them."""
+  if guarding.is_guarded() and verb.name != 'train':
+    raise ValueError(
+        f'RL_TPU_PROCESSES={os.environ["RL_TPU_PROCESSES"]}: {verb.name} runs in'
+        ' one process; unset it.'
+    )
   workdir = str(values.get('workdir', ''))
   if workdir.startswith('gs://') and verb.name != 'train':
     raise ValueError(

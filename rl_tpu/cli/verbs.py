@@ -8,6 +8,7 @@ import dataclasses
 import json
 import os
 import pathlib
+import signal
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -94,13 +95,18 @@ def settings(values: Values, verb: str) -> schema.ExperimentConfig:
 def _train(values: Values, phase: Phase) -> int:
   config = settings(values, 'train')
   from rl_tpu import trainer
+  from rl_tpu.sharding import hosts
 
   with stopping.StopAsked() as stop:
     summary = trainer.train(
         config, values['workdir'], stop, on_start=phase.begin
     )
-  console().print(tables.training(summary))
-  return stop.exit_code if summary['stopped'] == 'signal' else 0
+  if hosts.here().is_lead:
+    console().print(tables.training(summary))
+  if summary['stopped'] == 'signal':
+    # Another process of the run may have been told.
+    return stop.exit_code or 128 + signal.SIGTERM
+  return 0
 
 
 def _sft(values: Values, phase: Phase) -> int:

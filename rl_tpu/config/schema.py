@@ -249,6 +249,8 @@ class SamplerConfig:
       free them first, which saves the memory of one copy.
     devices: decode on the first so many devices instead of the whole mesh; 0
       is the whole mesh. Weights are resharded by each push.
+    check_every: exchanges between two comparisons of the scheduler's state
+      over the processes of a run, to find where they part; 0 is off.
   """
 
   slots: int = 64
@@ -258,6 +260,7 @@ class SamplerConfig:
   sync: str = 'drain'
   publish: str = 'keep'
   devices: int = 0
+  check_every: int = 0
 
 
 @dataclasses.dataclass(frozen=True)

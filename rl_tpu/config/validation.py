@@ -281,6 +281,7 @@ def _check_sampling(config: schema.ExperimentConfig) -> None:
 def _check_sampler(config: schema.ExperimentConfig) -> None:
   sampler = config.sampler
   checks.at_least('sampler.tokens_per_call', sampler.tokens_per_call, 1)
+  checks.at_least('sampler.check_every', sampler.check_every, 0)
   checks.one_of('sampler.sync', sampler.sync, 'drain', 'inflight', 'restart')
   checks.one_of('sampler.publish', sampler.publish, 'keep', 'replace')
   buckets = sampler.prefill_buckets

@@ -7,6 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from rl_tpu.sharding import placement
+
 # Two sums under different words: 64 bits a leaf.
 _WORDS = (0x9E3779B9, 0x85EBCA6B)
 
@@ -19,7 +21,7 @@ def fingerprint(params: Any) -> str:
   a leaf leave the device.
   """
   leaves, _ = jax.tree_util.tree_flatten_with_path(params)
-  sums = jax.device_get(_sums([leaf for _, leaf in leaves]))
+  sums = placement.fetch(_sums([leaf for _, leaf in leaves]))
   digest = hashlib.blake2b(digest_size=8)
   for (path, leaf), pair in zip(leaves, sums):
     name = jax.tree_util.keystr(path)

@@ -12,7 +12,6 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 
 from rl_tpu.advantages import gae
@@ -28,6 +27,7 @@ from rl_tpu.losses import statistics
 from rl_tpu.models import config as model_config
 from rl_tpu.models import critic as critic_lib
 from rl_tpu.models import lora
+from rl_tpu.sharding import placement
 from rl_tpu.sharding import rules
 from rl_tpu.types import batch as batch_lib
 
@@ -149,11 +149,11 @@ class Learner:
 
   def place_rows(self, tree: Any) -> Any:
     """Puts arrays of rows on the mesh, split over data and fsdp."""
-    return jax.device_put(tree, self._rows)
+    return placement.put(tree, self._rows)
 
   def place_tables(self, tree: Any) -> Any:
     """Puts small arrays on every device."""
-    return jax.device_put(tree, self._whole)
+    return placement.put(tree, self._whole)
 
   def init_state(
       self, actor_params: Any, *, with_critic: bool
@@ -484,8 +484,3 @@ def _part(tree: Any, like: Any) -> Any:
   if not isinstance(like, dict):
     return tree
   return {name: _part(tree[name], value) for name, value in like.items()}
-
-
-def to_host(tree: Any) -> Any:
-  """Fetches a pytree in one go, as numpy."""
-  return jax.tree.map(np.asarray, jax.device_get(tree))

@@ -13,6 +13,7 @@ from rl_tpu.learner import report as report_lib
 from rl_tpu.learner import state as state_lib
 from rl_tpu.losses import kl as kl_lib
 from rl_tpu.models import lora
+from rl_tpu.sharding import placement
 from rl_tpu.types import batch as batch_lib
 
 # (first row, row after the last) of every microbatch of every minibatch.
@@ -106,7 +107,7 @@ class Updater:
     estimates, value_BT = self._learner.estimate(
         segments.joins, segments.rows.position_BT, heads, kl_BT
     )
-    estimates, value_BT = learner_lib.to_host((estimates, value_BT))
+    estimates, value_BT = placement.fetch((estimates, value_BT))
     origin = segments.origin
     return Scored(
         rows=rows,
@@ -196,10 +197,10 @@ class Updater:
           actor, stats, step = self._learner.update_actor(actor, part, base)
           done['actor'].append((stats, step))
     report = report_lib.build(
-        learner_lib.to_host(done),
+        placement.fetch(done),
         len(parts),
         nonfinite=scored.nonfinite,
-        source_norms=learner_lib.to_host(norms),
+        source_norms=placement.fetch(norms),
     )
     return state_lib.TrainState(actor, critic, base), report
 
@@ -257,7 +258,7 @@ def _slice(rows: batch_lib.Rows, span: tuple[int, int]) -> batch_lib.Rows:
 
 
 def _join(parts: Sequence[jax.Array]) -> np.ndarray:
-  return np.concatenate(learner_lib.to_host(list(parts)), axis=0)
+  return np.concatenate(placement.fetch(list(parts)), axis=0)
 
 
 def _nonfinite(rows: batch_lib.Rows, **scores: np.ndarray) -> dict[str, int]:

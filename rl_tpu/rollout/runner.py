@@ -2,37 +2,18 @@
 
 Nothing that a rollout contains depends on which session was answered first:
 seeds belong to the rollout and turn, and the result is in the order of the
-jobs.
+jobs. With several processes each of them runs all sessions and takes the same
+decisions; environments and verifiers are divided, and their answers exchanged.
 """
 
-import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 from rl_tpu.records import records
+from rl_tpu.rollout import desk as desk_lib
 from rl_tpu.rollout import session as session_lib
-from rl_tpu.types import termination as term
-
-
-class Future(Protocol):
-  """An answer that is on its way."""
-
-  def done(self) -> bool:
-    """True once `result` returns at once."""
-
-  def result(self) -> Any:
-    """The answer; raises what went wrong."""
-
-
-class EnvironmentHandle(Protocol):
-  """An environment that may live in another process."""
-
-  def call(self, method: str, args: tuple[Any, ...]) -> Future:
-    """Starts a method."""
-
-  def release(self) -> None:
-    """Gives the environment back."""
+from rl_tpu.sharding import hosts as hosts_lib
 
 
 class Completer(Protocol):
@@ -49,15 +30,55 @@ class Completer(Protocol):
     """True while a request is queued or live."""
 
 
-@dataclasses.dataclass
-class _Live:
-  """A session that has not ended."""
+class Exchange:
+  """What the processes tell each other between two rounds of the sampler."""
 
-  job: session_lib.Job
-  generator: Any
-  environment: EnvironmentHandle
-  waiting: Future | None = None
-  waits_for: str = ''
+  def __init__(
+      self,
+      hosts: hosts_lib.Hosts,
+      *,
+      digest: Callable[[], bytes] | None = None,
+      check_every: int = 0,
+  ):
+    """Binds the processes.
+
+    Args:
+      hosts: the processes.
+      digest: of the state that decisions are taken from.
+      check_every: calls of `share` between two comparisons of it; 0 is off.
+    """
+    self._hosts = hosts
+    self._digest = digest
+    self._check_every = check_every
+    self._shared = 0
+    self._now = 0.0
+
+  def owned(self, jobs: int) -> range:
+    """Indices of the jobs whose environments are at this process."""
+    return range(self._hosts.index, jobs, self._hosts.count)
+
+  def share(self, events: list[desk_lib.Event]) -> list[desk_lib.Event]:
+    """The events of all processes, by job; called by all of them.
+
+    Raises:
+      RuntimeError: the processes are in different states.
+    """
+    if self._check_every and self._shared % self._check_every == 0:
+      self._hosts.check_equal(
+          f"the sampler's state at exchange {self._shared} of this collection",
+          self._digest(),
+      )
+    self._shared += 1
+    told = self._hosts.exchange((events, time.time()))
+    self._now = told[0][1]
+    return sorted(
+        (event for events, _ in told for event in events),
+        key=lambda event: event.job,
+    )
+
+  def now(self) -> float:
+    """Seconds since the epoch, the same at every process."""
+    return time.time() if self._hosts.count == 1 else self._now
 
 
 class Runner:
@@ -66,11 +87,11 @@ class Runner:
   def __init__(
       self,
       sampler: Completer,
-      acquire: Callable[[], EnvironmentHandle | None],
-      verify: Callable[[dict[str, Any]], Future],
+      acquire: Callable[[], desk_lib.EnvironmentHandle | None],
+      verify: Callable[[dict[str, Any]], desk_lib.Future],
       make_session: Callable[[session_lib.Job], session_lib.Session],
       *,
-      fault_of: Callable[[BaseException, str], session_lib.Fault],
+      exchange: Exchange = Exchange(hosts_lib.ALONE),
       on_end: Callable[[int, int], None] | None = None,
   ):
     """Wires the parts.
@@ -80,14 +101,14 @@ class Runner:
       acquire: an environment, or None while all of them are taken.
       verify: starts the verifier on evidence.
       make_session: the session of a job.
-      fault_of: names the cause of an exception of 'environment', 'verifier'.
+      exchange: between the processes.
       on_end: called with (ended, all) for progress.
     """
     self._sampler = sampler
     self._acquire = acquire
     self._verify = verify
     self._make_session = make_session
-    self._fault_of = fault_of
+    self._exchange = exchange
     self._on_end = on_end
     self.seconds = {'sampler': 0.0, 'wait': 0.0}
 
@@ -95,137 +116,84 @@ class Runner:
       self, jobs: Sequence[session_lib.Job]
   ) -> list[records.Rollout]:
     """Runs every job once; the result is in the order of the jobs."""
-    queue = list(range(len(jobs)))
-    live: dict[int, _Live] = {}
-    ended: dict[int, records.Rollout] = {}
-    by_request: dict[str, int] = {}
+    desk = desk_lib.Desk(
+        self._exchange.owned(len(jobs)),
+        acquire=self._acquire,
+        verify=self._verify,
+        fault_of=desk_lib.fault_of,
+    )
+    collection = _Collection(jobs, desk, self._sampler, self._make_session)
+    reported = 0
     try:
-      while queue or live:
-        self._start(jobs, queue, live, ended, by_request)
-        moved = self._answer_futures(live, ended, by_request)
+      while len(collection.ended) < len(jobs):
+        moved = self._listen(desk, collection)
         if self._sampler.busy:
           start = time.perf_counter()
           completions = self._sampler.step()
           self.seconds['sampler'] += time.perf_counter() - start
           for completion in completions:
-            index = by_request.pop(completion.request_id)
-            self._advance(index, completion, live, ended, by_request)
-        elif not moved and live:
+            collection.complete(completion)
+        elif not moved:
           start = time.perf_counter()
           time.sleep(0.0005)
           self.seconds['wait'] += time.perf_counter() - start
+        if self._on_end and len(collection.ended) > reported:
+          reported = len(collection.ended)
+          self._on_end(reported, len(jobs))
     finally:
-      for state in live.values():
-        state.environment.release()
-    return [ended[i] for i in range(len(jobs))]
+      desk.close()
+    return [collection.ended[i] for i in range(len(jobs))]
 
-  def _start(self, jobs, queue, live, ended, by_request) -> None:
-    while queue:
-      environment = self._acquire()
-      if environment is None:
-        return
-      index = queue.pop(0)
-      generator = self._make_session(jobs[index]).run()
-      live[index] = _Live(jobs[index], generator, environment)
-      self._advance(index, None, live, ended, by_request)
-
-  def _answer_futures(self, live, ended, by_request) -> bool:
+  def _listen(self, desk: desk_lib.Desk, collection: '_Collection') -> bool:
+    """Takes events in until there are none; True if there was one."""
     moved = False
-    for index in sorted(live):
-      state = live.get(index)
-      if state is None or state.waiting is None or not state.waiting.done():
-        continue
-      self._advance_with(index, state.waiting, live, ended, by_request)
+    # An answer may lead to a question that is answered at once.
+    while events := self._exchange.share(desk.poll()):
+      for event in events:
+        collection.take(event)
       moved = True
     return moved
 
-  def _advance_with(self, index, future, live, ended, by_request) -> None:
-    state = live[index]
-    state.waiting = None
-    try:
-      answer = future.result()
-    except Exception as error:  # pylint: disable=broad-except
-      # Whatever an environment or a verifier raises ends this rollout only,
-      # as a counted infra_failure with the cause kept in the record.
-      answer = self._fault_of(error, state.waits_for)
-    self._advance(index, answer, live, ended, by_request)
 
-  def _advance(self, index, answer, live, ended, by_request) -> None:
-    """Runs a session until it waits for something that is not there yet."""
-    state = live[index]
-    while True:
-      try:
-        if isinstance(answer, session_lib.Fault):
-          ask = state.generator.throw(answer)
-        else:
-          ask = state.generator.send(answer)
-      except StopIteration as stop:
-        ended[index] = stop.value
-        del live[index]
-        state.environment.release()
-        if self._on_end:
-          self._on_end(len(ended), len(ended) + len(live))
-        return
-      if isinstance(ask, session_lib.Sample):
-        by_request[ask.request.request_id] = index
-        self._sampler.submit(ask.request)
-        return
-      if isinstance(ask, session_lib.Verify):
-        future, state.waits_for = self._verify(ask.evidence), 'verifier'
+class _Collection:
+  """Sessions that are under way, and the rollouts of those that have ended."""
+
+  def __init__(self, jobs, desk, sampler, make_session):
+    self.ended: dict[int, records.Rollout] = {}
+    self._jobs = jobs
+    self._desk = desk
+    self._sampler = sampler
+    self._make_session = make_session
+    self._live: dict[int, Any] = {}
+    self._by_request: dict[str, int] = {}
+
+  def take(self, event: desk_lib.Event) -> None:
+    """Starts a session, or goes on with an answer."""
+    if event.job not in self._live:
+      self._live[event.job] = self._make_session(self._jobs[event.job]).run()
+    answer = event.answer
+    if event.fault is not None:
+      answer = session_lib.Fault(*event.fault)
+    self._advance(event.job, answer)
+
+  def complete(self, completion: Any) -> None:
+    """Goes on with what was sampled."""
+    self._advance(self._by_request.pop(completion.request_id), completion)
+
+  def _advance(self, job: int, answer: Any) -> None:
+    session = self._live[job]
+    try:
+      if isinstance(answer, session_lib.Fault):
+        ask = session.throw(answer)
       else:
-        future = state.environment.call(ask.method, ask.args)
-        state.waits_for = 'environment'
-      if not future.done():
-        state.waiting = future
-        return
-      try:
-        answer = future.result()
-      except Exception as error:  # pylint: disable=broad-except
-        answer = self._fault_of(error, state.waits_for)
-
-
-class InlineEnvironment:
-  """An environment of this process, behind the handle that remote ones have."""
-
-  def __init__(self, environment: Any):
-    """Wraps an environment that never blocks."""
-    self._environment = environment
-
-  def call(self, method: str, args: tuple[Any, ...]) -> Future:
-    """Runs the method at once."""
-    try:
-      return _Done(getattr(self._environment, method)(*args), None)
-    except Exception as error:  # pylint: disable=broad-except
-      return _Done(None, error)
-
-  def release(self) -> None:
-    """Closes it; a fresh one serves the next rollout."""
-    self._environment.close()
-
-
-@dataclasses.dataclass(frozen=True)
-class _Done:
-  value: Any
-  error: BaseException | None
-
-  def done(self) -> bool:
-    return True
-
-  def result(self) -> Any:
-    if self.error is not None:
-      raise self.error
-    return self.value
-
-
-def fault_of(error: BaseException, where: str) -> session_lib.Fault:
-  """Names the cause of an environment's or a verifier's exception."""
-  cause = getattr(error, 'fault_cause', None)
-  if cause is None:
-    kind = term.FaultCause
-    cause = kind.VERIFIER if where == 'verifier' else kind.ENVIRONMENT
-    if isinstance(error, TimeoutError):
-      cause = kind.TIMEOUT
-    elif isinstance(error, MemoryError):
-      cause = kind.MEMORY
-  text = f'{where}: {type(error).__name__}: {error}'
-  return session_lib.Fault(cause, text[:500])
+        ask = session.send(answer)
+    except StopIteration as stop:
+      self.ended[job] = stop.value
+      del self._live[job]
+      self._desk.release(job)
+      return
+    if isinstance(ask, session_lib.Sample):
+      self._by_request[ask.request.request_id] = job
+      self._sampler.submit(ask.request)
+    else:
+      self._desk.ask(job, ask)

@@ -7,7 +7,7 @@ environment stops one session only.
 """
 
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any
 
 import numpy as np
@@ -44,8 +44,10 @@ class Session:
       template: chat.ChatTemplate,
       tokenizer: tokenizer_lib.Tokenizer,
       settings: Settings,
+      clock: Callable[[], float] = time.time,
   ):
     """Prepares the run; nothing happens before `run` is iterated."""
+    self._clock = clock
     self._job = job
     self._spec = spec
     self._tokenizer = tokenizer
@@ -71,7 +73,7 @@ class Session:
 
   def run(self) -> Generator[Ask, Any, records.Rollout]:
     """Runs to an end; returns the record whatever happened."""
-    self._t_start = time.time()
+    self._t_start = self._clock()
     try:
       end = yield from self._play()
       score = yield from self._score(end)
@@ -283,7 +285,7 @@ class Session:
     spent = (
         (budgets.turns, self._turns),
         (budgets.tokens, self._sampled_tokens),
-        (budgets.wall_s, time.time() - self._t_start),
+        (budgets.wall_s, self._clock() - self._t_start),
     )
     if any(limit is not None and used >= limit for limit, used in spent):
       return protocol.End(term.Termination.BUDGET_TRUNCATION)
@@ -376,7 +378,7 @@ class Session:
         num_segments=len(segments),
         segments=segments,
         t_start=self._t_start,
-        t_end=time.time(),
+        t_end=self._clock(),
         state_ids=self._state_ids,
         counters=self._counters,
         fault_detail=str(fault) if fault else None,

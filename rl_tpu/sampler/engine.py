@@ -23,6 +23,7 @@ from rl_tpu.sampler import steps
 from rl_tpu.sampler import types
 from rl_tpu.sampler import weights as weights_lib
 from rl_tpu.sharding import mesh as mesh_lib
+from rl_tpu.sharding import placement
 from rl_tpu.sharding import rules
 from rl_tpu.types import programs as programs_lib
 
@@ -232,7 +233,8 @@ class PolicyEngine(contract.Engine):
         chunk=self._chunk,
     )
     run = self._refill[inserts[0].start > 0]
-    return run(params, decode_state, table.data), table
+    rows = placement.put(table.data, rules.rows_sharding(self._mesh))
+    return run(params, decode_state, rows), table
 
   def release(
       self, decode_state: DecodeState, slots: Sequence[int]

@@ -207,6 +207,10 @@ class JetStreamSampler:
       slots = self._scheduler.requeue()
       self._state = self._engine.release(self._state, slots)
 
+  def digest(self) -> bytes:
+    """Of everything that the next decisions are taken from."""
+    return self._scheduler.digest()
+
   def stats(self) -> dict[str, int]:
     """Counts since the last reset, see `Stats`."""
     return dataclasses.asdict(self._stats)

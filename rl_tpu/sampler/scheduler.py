@@ -7,6 +7,7 @@ returned, so that several processes with the same inputs decide alike.
 import collections
 from collections.abc import Sequence
 import dataclasses
+import hashlib
 
 import numpy as np
 
@@ -89,6 +90,18 @@ class SlotScheduler:
   def needed_length(self) -> int:
     """Cache positions that the next call may write."""
     return int(self._position.max()) + self._tokens_per_call
+
+  def digest(self) -> bytes:
+    """Of queue, slots and the last tokens; alike where all of it is."""
+    name = lambda entry: entry.request.request_id if entry else None
+    found = hashlib.blake2b(digest_size=16)
+    places = [name(entry) for entry in (*self._queue, *self._slots)]
+    found.update(repr((places, self._position.tolist())).encode())
+    if self._calls:
+      columns = self._calls[-1].columns
+      found.update(np.ascontiguousarray(columns.token).tobytes())
+      found.update(np.ascontiguousarray(columns.valid).tobytes())
+    return found.digest()
 
   def submit(self, request: types.Request) -> None:
     """Puts a request at the end of the queue."""

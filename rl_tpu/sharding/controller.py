@@ -1,4 +1,4 @@
-"""Who steers the devices: this process alone, or Pathways for it."""
+"""Who steers the devices: this process, several alike, or Pathways."""
 
 import os
 
@@ -6,15 +6,22 @@ import jax
 
 # How Pathways names its backend to JAX.
 _PROXY = 'proxy'
+PROCESSES = 'RL_TPU_PROCESSES'
+PROCESS = 'RL_TPU_PROCESS'
+COORDINATOR = 'RL_TPU_COORDINATOR'
+AUTO = 'auto'
+# A lost process is noticed after so long; all others are aborted then.
+_HEARTBEAT_S = 30
 
 
 def start() -> None:
-  """Connects to Pathways where the environment asks for it.
+  """Joins the other processes, or Pathways, where the environment asks for it.
 
-  Call it before any device is used.
+  Call it before any device is used; further calls change nothing.
 
   Raises:
-    ValueError: Pathways without its package, or devices of several processes.
+    ValueError: variables that cannot work, Pathways without its package, or
+      processes that were not told to join.
   """
   if _PROXY in os.environ.get('JAX_PLATFORMS', '').split(','):
     try:
@@ -25,8 +32,49 @@ def start() -> None:
           ' needs the package pathwaysutils: bash launch/setup.sh pod.'
       ) from error
     pathwaysutils.initialize()
-  if jax.process_count() > 1:
-    raise ValueError(
-        f'{jax.process_count()} processes: this version runs on one host, or'
-        ' on several through Pathways (docs/pods.md).'
+  if is_one_of_several() and not jax.distributed.is_initialized():
+    jax.distributed.initialize(
+        **_place(), heartbeat_timeout_seconds=_HEARTBEAT_S
     )
+  if jax.process_count() > 1 and not jax.distributed.is_initialized():
+    raise ValueError(
+        f'{jax.process_count()} processes share these devices: set'
+        f' {PROCESSES}={AUTO} for each of them (docs/pods.md).'
+    )
+
+
+def is_one_of_several() -> bool:
+  """Whether the environment says that other processes run the same program."""
+  return bool(os.environ.get(PROCESSES))
+
+
+def _place() -> dict[str, str | int]:
+  """Arguments of `jax.distributed.initialize`; none where JAX finds them."""
+  text = os.environ[PROCESSES]
+  if text == AUTO:
+    return {}
+  count = _number(PROCESSES, least=1, cure=f'a number, or {AUTO} on TPU hosts')
+  index = _number(PROCESS, least=0, cure='a number that no other process has')
+  if index >= count:
+    raise ValueError(
+        f'{PROCESS}={index}: of {PROCESSES}={count} the last one is'
+        f' {count - 1}.'
+    )
+  address = os.environ.get(COORDINATOR, '')
+  if not address.rpartition(':')[2].isdigit() or ':' not in address:
+    raise ValueError(
+        f'{COORDINATOR}={address}: it has to be HOST:PORT, where process 0 can'
+        ' be reached.'
+    )
+  return {
+      'coordinator_address': address,
+      'num_processes': count,
+      'process_id': index,
+  }
+
+
+def _number(name: str, *, least: int, cure: str) -> int:
+  text = os.environ.get(name, '')
+  if not text.isdigit() or int(text) < least:
+    raise ValueError(f'{name}={text}: it has to be {cure}.')
+  return int(text)

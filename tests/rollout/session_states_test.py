@@ -12,6 +12,7 @@ from rl_tpu.environments import protocol
 from rl_tpu.metrics import noise
 from rl_tpu.records import records
 from rl_tpu.rollout import asks
+from rl_tpu.rollout import desk as desk_lib
 from rl_tpu.rollout import runner as runner_lib
 from rl_tpu.rollout import session as session_lib
 from rl_tpu.text import chat
@@ -94,7 +95,7 @@ class SessionStatesTest(parameterized.TestCase):
     )
     runner = runner_lib.Runner(
         worlds.ScriptedSampler(self.tokenizer, _line),
-        lambda: runner_lib.InlineEnvironment(world()),
+        lambda: desk_lib.InlineEnvironment(world()),
         verify or _Scores(1.0),
         functools.partial(
             session_lib.Session,
@@ -103,7 +104,6 @@ class SessionStatesTest(parameterized.TestCase):
             tokenizer=self.tokenizer,
             settings=settings,
         ),
-        fault_of=runner_lib.fault_of,
     )
     made = records.Task('t', 's', 'f', 0, {'turns': turns})
     (rollout,) = runner.collect([session_lib.Job('r0', made, seed=0)])

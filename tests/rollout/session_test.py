@@ -15,6 +15,7 @@ from rl_tpu.environments import protocol
 from rl_tpu.isolation import remote
 from rl_tpu.records import records
 from rl_tpu.rollout import chain
+from rl_tpu.rollout import desk as desk_lib
 from rl_tpu.rollout import runner as runner_lib
 from rl_tpu.rollout import session as session_lib
 from rl_tpu.text import chat
@@ -78,11 +79,10 @@ class SessionTest(parameterized.TestCase):
     )
     sampler = sampler or worlds.ScriptedSampler(self.tokenizer, _line)
     acquire = acquire or (
-        lambda: runner_lib.InlineEnvironment(worlds.Counting())
+        lambda: desk_lib.InlineEnvironment(worlds.Counting())
     )
     runner = runner_lib.Runner(
         sampler, acquire, lambda evidence: _Verdict(), make,
-        fault_of=runner_lib.fault_of,
     )
     jobs = [
         session_lib.Job(
@@ -218,7 +218,7 @@ class SessionTest(parameterized.TestCase):
     self.spec = Listening.spec
     (rollout,), _ = self._run(
         [{'turns': 12}],
-        acquire=lambda: runner_lib.InlineEnvironment(Listening()),
+        acquire=lambda: desk_lib.InlineEnvironment(Listening()),
     )
     self.assertEqual(heard, ['1 2'] * (rollout.num_segments - 1))
     text = self.tokenizer.decode(rollout.segments[1].token)

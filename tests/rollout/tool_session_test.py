@@ -11,6 +11,7 @@ from tokenizers import pre_tokenizers
 from rl_tpu.config import schema
 from rl_tpu.environments import protocol
 from rl_tpu.records import records
+from rl_tpu.rollout import desk as desk_lib
 from rl_tpu.rollout import runner as runner_lib
 from rl_tpu.rollout import session as session_lib
 from rl_tpu.text import chat
@@ -109,12 +110,11 @@ class ToolSessionTest(absltest.TestCase):
     sampler = worlds.ScriptedSampler(tokenizer, lambda *_: next(replies))
     runner = runner_lib.Runner(
         sampler,
-        lambda: runner_lib.InlineEnvironment(Adding(heard)),
+        lambda: desk_lib.InlineEnvironment(Adding(heard)),
         lambda evidence: _Verdict(),
         lambda job: session_lib.Session(
             job, Adding.spec, chat.ChatTemplate(TEMPLATE), tokenizer, settings
         ),
-        fault_of=runner_lib.fault_of,
     )
     (rollout,) = runner.collect([session_lib.Job('r', task, seed=0)])
     return rollout

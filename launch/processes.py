@@ -1,0 +1,108 @@
+"""Several processes of CPU devices on this machine, as the hosts of a pod are.
+
+    python -m launch.processes --processes=2 --devices=2 -- \
+        train --experiment=experiments/x.py --workdir=runs/x
+
+Each process runs `python -m rl_tpu` with the words behind `--`; the lines that
+they print bear their number. What several hosts do without Pathways is tried
+this way before a pod is paid for.
+"""
+
+import argparse
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+
+from launch import commandline
+
+
+def parser() -> commandline.Parser:
+  """The flags."""
+  made = commandline.Parser(
+      'launch.processes',
+      'Runs rl_tpu as several processes of CPU devices on this machine.',
+  )
+  add = made.add_argument
+  add('--processes', type=int, default=2, help='how many (default 2)')
+  add('--devices', type=int, default=4, help='CPU devices of each (default 4)')
+  add('words', nargs='+', help='verb and flags of rl_tpu, behind --')
+  return made
+
+
+def launch(values: argparse.Namespace) -> int:
+  """Runs all processes to their ends.
+
+  Returns:
+    0 where all of them did their work; else the code of the first that ended
+    with another, which the others follow.
+
+  Raises:
+    ValueError: a count below 1.
+  """
+  for name in ('processes', 'devices'):
+    if getattr(values, name) < 1:
+      raise ValueError(f'--{name}={getattr(values, name)}: at least 1.')
+  started = start(values.words, values.processes, values.devices)
+  readers = [
+      threading.Thread(target=_show, args=(index, process))
+      for index, process in enumerate(started)
+  ]
+  forward = lambda number, _: [p.send_signal(number) for p in started]
+  for number in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(number, forward)
+  for reader in readers:
+    reader.start()
+  codes = [process.wait() for process in started]
+  for reader in readers:
+    reader.join()
+  # An abort only says that another one was lost.
+  failed = sorted(filter(None, codes), key=lambda code: code == 134)
+  return failed[0] if failed else 0
+
+
+def start(
+    words: Sequence[str], processes: int, devices: int, **options
+) -> list[subprocess.Popen]:
+  """Starts the processes.
+
+  Args:
+    words: verb and flags.
+    processes: how many.
+    devices: CPU devices of each.
+    **options: of `subprocess.Popen`; by default both outputs go to one pipe.
+  """
+  with socket.socket() as free:
+    free.bind(('127.0.0.1', 0))
+    address = f'127.0.0.1:{free.getsockname()[1]}'
+  options = {
+      'stdout': subprocess.PIPE, 'stderr': subprocess.STDOUT, 'text': True,
+  } | options
+  inherited = options.pop('env', os.environ)
+  return [
+      subprocess.Popen(
+          [sys.executable, '-m', 'rl_tpu', *words],
+          env={
+              **inherited,
+              'JAX_PLATFORMS': 'cpu',
+              'XLA_FLAGS': f'--xla_force_host_platform_device_count={devices}',
+              'RL_TPU_PROCESSES': str(processes),
+              'RL_TPU_PROCESS': str(index),
+              'RL_TPU_COORDINATOR': address,
+          },
+          **options,
+      )
+      for index in range(processes)
+  ]
+
+
+def _show(index: int, process: subprocess.Popen) -> None:
+  for line in process.stdout:
+    print(f'[{index}] {line}', end='', flush=True)
+
+
+if __name__ == '__main__':
+  sys.exit(commandline.main(parser(), launch, sys.argv[1:]))
