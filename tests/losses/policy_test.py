@@ -158,10 +158,10 @@ class PolicyTest(parameterized.TestCase):
     np.testing.assert_array_equal(terms.saturated_BT, True)
 
   def test_L21_saturation_begins_beyond_20(self):
-    terms, gradient = run([19.5, 20.5, -20.5], [0.0] * 3, [-1.0] * 3)
-    np.testing.assert_array_equal(terms.saturated_BT, [0, 1, 1])
-    self.assertGreater(gradient[0], 1e8)
-    np.testing.assert_array_equal(gradient[1:], 0.0)
+    terms, gradient = run([19.5, 20.0, 20.5, -20.5], [0.0] * 4, [-1.0] * 4)
+    np.testing.assert_array_equal(terms.saturated_BT, [0, 0, 1, 1])
+    self.assertGreater(gradient[:2].min(), 1e8)
+    np.testing.assert_array_equal(gradient[2:], 0.0)
 
   def test_K18_c_a_nan_on_a_trained_token_is_not_hidden(self):
     terms, _ = run([np.nan, -1.0], [-1.0, -1.0], [1.0, 1.0])

@@ -126,6 +126,9 @@ class CriticTest(parameterized.TestCase):
     # R - V = -0.5 0.5 0 0: mean 0, Var = 1/8; 1 - (1/8)/(3/16) = 1/3.
     found = diagnostics.explained_variance([0, 1, 1, 1], [0.5, 0.5, 1, 1])
     self.assertAlmostEqual(found, 1 / 3)
+    # A bias is no variance: V one too high everywhere explains as much.
+    found = diagnostics.explained_variance([0, 1, 1, 1], [1.5, 1.5, 2, 2])
+    self.assertAlmostEqual(found, 1 / 3)
 
   @parameterized.parameters(
       ([], []), ([1.0, 1.0], [0.0, 5.0]), ([100.3] * 7, [0.0] * 7)

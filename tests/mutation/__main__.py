@@ -7,6 +7,12 @@ Mechanical mutants of the modules in `targets.py`, and the classic faults of
 `faults.py`; at least 90 % of the former and all of the latter have to be
 noticed. What cannot be noticed, because nothing changes, is in
 `equivalent.json` with the reason.
+
+    .venv/bin/python -m tests.mutation ids
+
+takes minutes: for every id of rl_tpu/ALGORITHMS.md that tests name, a test that
+bears the id has to fail under a fault of that rule (`id_faults.py` and the
+classic ones).
 """
 
 import argparse
@@ -19,7 +25,7 @@ import sys
 from tests import conftest  # Sets devices and cache before jax is imported.
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-_CHOICES = ('mutants', 'faults', 'all')
+_CHOICES = ('mutants', 'faults', 'ids', 'all')
 
 
 def _arguments() -> argparse.Namespace:
@@ -30,7 +36,7 @@ def _arguments() -> argparse.Namespace:
   )
   parser.add_argument(
       'what', nargs='?', choices=_CHOICES, default='all',
-      help='mechanical mutants, classic faults, or both',
+      help='mechanical mutants, classic faults, a fault for every id, or all',
   )
   parser.add_argument(
       '--sample', type=int, metavar='N',
@@ -42,10 +48,6 @@ def _arguments() -> argparse.Namespace:
       help='only modules whose path has this in it; may be repeated',
   )
   parser.add_argument('--jobs', type=int, default=1, help='processes at once')
-  parser.add_argument(
-      '--ids', action='store_true',
-      help='run all tests of a mutant, and show which ids failed under none',
-  )
   parser.add_argument(
       '--out', metavar='FILE',
       help='append every result to FILE (JSON lines), and skip what is there',
@@ -72,6 +74,7 @@ def main() -> int:
   )
   try:
     from tests.mutation import check
+    from tests.mutation import id_check
   except ModuleNotFoundError as error:
     print(
         f'tests.mutation: {error}. Install what it needs: bash launch/setup.sh'
@@ -80,7 +83,12 @@ def main() -> int:
     )
     return 2
   try:
-    return check.Check(_ROOT, arguments).run()
+    code = 0
+    if arguments.what != 'ids':
+      code = check.Check(_ROOT, arguments).run()
+    if arguments.what in ('ids', 'all'):
+      code = max(code, id_check.IdCheck(_ROOT, arguments).run())
+    return code
   except (ValueError, json.JSONDecodeError) as error:
     print(f'tests.mutation: {error}', file=sys.stderr)
     return 2

@@ -3,18 +3,16 @@
 import argparse
 import collections
 import dataclasses
-import hashlib
 import json
 import pathlib
 from collections.abc import Mapping, Sequence
 
-import rich.console
-import rich.progress
 import rich.table
 
-from tests import algorithm_ids
 from tests.mutation import faults
 from tests.mutation import mutants
+from tests.mutation import patches
+from tests.mutation import results
 from tests.mutation import runner
 from tests.mutation import targets
 
@@ -52,11 +50,8 @@ class Check:
     """Takes the project's root and the command line."""
     self._root = root
     self._arguments = arguments
-    self._console = rich.console.Console()
-    if not self._console.is_terminal:
-      self._console.width = 120
-    self._stored = self._read_stored()
-    self._failed_ids: collections.Counter[str] = collections.Counter()
+    self._console = results.console()
+    self._store = results.Store(arguments.out)
     self._limits: dict[tuple[str, ...], float] = {}
 
   def run(self) -> int:
@@ -82,8 +77,6 @@ class Check:
       ], 'faults')
     passed = self._show_mutants(found, equivalent)
     passed &= self._show_faults(caught)
-    if self._arguments.ids:
-      self._show_ids()
     return 0 if passed else 1
 
   # --- what is run -------------------------------------------------------
@@ -121,7 +114,7 @@ class Check:
       _check_used(known, sources, everything)
     return drawn, equivalent
 
-  def _faults(self) -> list[faults.Fault]:
+  def _faults(self) -> list[patches.Fault]:
     if self._arguments.what == 'mutants':
       return []
     return [
@@ -137,7 +130,7 @@ class Check:
       ValueError: tests that fail before anything is changed.
     """
     jobs = [runner.Job(tests, {}, tests) for tests in sorted(sets_of_tests)]
-    with self._progress('clean tests', len(jobs)) as advance:
+    with results.Progress(self._console, 'clean tests', len(jobs)) as advance:
 
       def done(job: runner.Job, result: runner.Result) -> None:
         if result.outcome != runner.Outcome.SURVIVED:
@@ -158,54 +151,27 @@ class Check:
     waiting = []
     for job in jobs:
       job.cpu_s = self._limits[tuple(job.tests)]
-      stored = self._stored.get(_name(job))
-      if stored is None or self._arguments.ids:
+      stored = self._store.get(_name(job))
+      if stored is None:
         waiting.append(job)
       else:
-        found[job.key] = runner.Outcome(stored['outcome'])
+        found[job.key] = stored.outcome
     if not waiting:
       return found
-    with self._progress(what, len(waiting)) as advance:
+    with results.Progress(self._console, what, len(waiting)) as advance:
 
       def done(job: runner.Job, result: runner.Result) -> None:
         found[job.key] = result.outcome
-        for name in result.failed:
-          self._failed_ids.update(algorithm_ids.words(name))
-        self._store(job, result)
+        self._store.add(_name(job), result)
         advance(result.outcome)
 
       runner.run(
           waiting,
           left_out=targets.LEFT_OUT,
           parallel=self._arguments.jobs,
-          to_the_end=self._arguments.ids,
           done=done,
       )
     return {job.key: found[job.key] for job in jobs}
-
-  def _progress(self, what: str, total: int):
-    return _Progress(self._console, what, total)
-
-  # --- results on disk ---------------------------------------------------
-
-  def _read_stored(self) -> dict[str, dict[str, str]]:
-    path = self._arguments.out
-    if path is None or not pathlib.Path(path).exists():
-      return {}
-    lines = pathlib.Path(path).read_text('utf-8').splitlines()
-    return {(line := json.loads(text))['name']: line for text in lines}
-
-  def _store(self, job: runner.Job, result: runner.Result) -> None:
-    if self._arguments.out is None:
-      return
-    line = {
-        'name': _name(job),
-        'outcome': result.outcome.value,
-        'failed': result.failed,
-        'cpu_s': round(result.cpu_s, 2),
-    }
-    with open(self._arguments.out, 'a', encoding='utf-8') as file:
-      file.write(json.dumps(line) + '\n')
 
   # --- what is shown -----------------------------------------------------
 
@@ -260,47 +226,6 @@ class Check:
     self._console.print(f'{len(caught) - len(missed)} of {len(caught)} caught.')
     return not missed
 
-  def _show_ids(self) -> None:
-    named = algorithm_ids.all_tests()
-    index = algorithm_ids.index(algorithm_ids.REFERENCE.read_text('utf-8'))
-    ids = [id_ for part in index.values() for id_ in part if id_ in named]
-    missing = [id_ for id_ in ids if not self._failed_ids[id_]]
-    self._console.print(
-        f'{len(ids) - len(missing)} of {len(ids)} ids that tests name had a'
-        f' test fail. None failed for: {" ".join(missing) or "-"}'
-    )
-
-
-class _Progress:
-  """A line that counts; a plain one every so often where no one watches."""
-
-  def __init__(self, console, what: str, total: int):
-    self._console, self._what, self._total = console, what, total
-    self._counts: collections.Counter[str] = collections.Counter()
-    self._bar = rich.progress.Progress(
-        *rich.progress.Progress.get_default_columns(),
-        rich.progress.TimeElapsedColumn(),
-        console=console,
-    )
-
-  def __enter__(self):
-    self._bar.__enter__()
-    self._task = self._bar.add_task(self._what, total=self._total)
-    return self._advance
-
-  def __exit__(self, *exception):
-    self._bar.__exit__(*exception)
-
-  def _advance(self, outcome) -> None:
-    self._counts['done'] += 1
-    if outcome is not None:
-      self._counts[outcome.value] += 1
-    parts = [f'{k} {n}' for k, n in self._counts.items() if k != 'done']
-    text = ' '.join([self._what, *parts])
-    self._bar.update(self._task, advance=1, description=text)
-    if not self._console.is_terminal and not self._counts['done'] % 25:
-      self._console.print(f'{self._counts["done"]}/{self._total} {text}')
-
 
 def _with_text(mutant: mutants.Mutant, source: str) -> _Drawn:
   changed = mutants.apply(source, mutant)
@@ -310,12 +235,9 @@ def _with_text(mutant: mutants.Mutant, source: str) -> _Drawn:
 
 def _name(job: runner.Job) -> str:
   """The same in every run as long as the changed modules are."""
-  digest = hashlib.blake2b(digest_size=8)
-  for module, source in sorted(job.sources.items()):
-    digest.update(f'{module}\n{source}\n'.encode())
   key = job.key
   title = key.mutant.name if isinstance(key, _Drawn) else key.name
-  return f'{title} {digest.hexdigest()}'
+  return results.name(title, job.sources)
 
 
 def _read_equivalent() -> dict[tuple[str, str, str, str], str]:

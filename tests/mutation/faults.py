@@ -1,13 +1,6 @@
-"""Classic faults by hand: each a patch that a test has to notice.
+"""Classic faults by hand: each a patch that a test has to notice."""
 
-A patch names text that stands in its module exactly once. One that does not
-apply any more fails the check: whoever rewrites the code moves the fault with
-it.
-"""
-
-import dataclasses
-import pathlib
-from collections.abc import Mapping
+from tests.mutation import patches
 
 _CASES = 'tests/advantages/gae_cases_test.py'
 _PROPERTIES = 'tests/advantages/gae_properties_test.py'
@@ -45,55 +38,7 @@ _LOSSES = 'rl_tpu/losses'
 _FLOAT_MASK_BT = 'jnp.where(mask_BT, 1.0, 0.0)'
 _ROLLOUT = 'rl_tpu/rollout'
 
-
-@dataclasses.dataclass(frozen=True)
-class Fault:
-  """A patch and the tests that have to fail under it.
-
-  Attributes:
-    name: what is wrong, in a few words.
-    ids: the rules that it breaks.
-    edits: (module, old text, new text).
-    tests: test modules, the nearest first.
-  """
-
-  name: str
-  ids: str
-  edits: tuple[tuple[str, str, str], ...]
-  tests: tuple[str, ...]
-
-  def sources(self, root: pathlib.Path) -> dict[str, str]:
-    """The patched modules.
-
-    Raises:
-      ValueError: a text that is not there, or more than once.
-    """
-    sources: dict[str, str] = {}
-    for module, old, new in self.edits:
-      source = sources.get(module)
-      if source is None:
-        source = (root / module).read_text('utf-8')
-      if source.count(old) != 1:
-        raise ValueError(
-            f'{self.name!r} does not apply: {module} has'
-            f' {source.count(old)} times {old!r}.'
-        )
-      sources[module] = source.replace(old, new)
-    return sources
-
-
-def _fault(
-    name: str,
-    ids: str,
-    tests: tuple[str, ...],
-    module: str,
-    edits: Mapping[str, str],
-) -> Fault:
-  """A fault in one module, as old text -> new text."""
-  return Fault(
-      name, ids, tuple((module, *edit) for edit in edits.items()), tests
-  )
-
+_fault = patches.fault
 
 _ENDS = (
     _fault(
@@ -166,7 +111,7 @@ _ENDS = (
 
 _TIME = (
     _fault(
-        'decay on observations', 'G1', _BATCHING, f'{_ROLLOUT}/joins.py',
+        'decay on observations', 'G1 G25', _BATCHING, f'{_ROLLOUT}/joins.py',
         {'      decay_BT=grid.spread_at(\n          acts.token,\n'
          '          acts.ends_turn if turn_unit and not turn_level else'
          ' starts,\n'
@@ -176,13 +121,13 @@ _TIME = (
              '      ),'},
     ),
     _fault(
-        'storage order taken for time', 'V1', _BATCHING,
+        'storage order taken for time', 'V1 G21', _BATCHING,
         f'{_ROLLOUT}/chain.py',
         {'return tuple(sorted(rollout.segments, key=lambda s:'
          ' s.segment_index))': 'return tuple(rollout.segments)'},
     ),
     _fault(
-        'the next token in place of the next action', 'G2', _BATCHING,
+        'the next token in place of the next action', 'G2 G26', _BATCHING,
         f'{_ROLLOUT}/joins.py',
         {'_following(grid.column[token], acts.segment[starts])':
              'np.minimum(\n              _following(grid.column[token],'
@@ -239,7 +184,7 @@ _TIME = (
              '      flat.segment_rollout, minlength=num_rollouts\n  )'},
     ),
     _fault(
-        'lambda forgets a dropped prefix', 'G11 T10', _BATCHING,
+        'lambda forgets a dropped prefix', 'G11 G27 T10', _BATCHING,
         f'{_ROLLOUT}/timeline.py',
         {'return np.asarray(before, np.float64) + stored':
              'return 0.0 * np.asarray(before, np.float64) + stored'},
@@ -608,7 +553,7 @@ _VALUE_FAULTS = (
 
 _DENOMINATORS = (
     _fault(
-        'mean of means', 'L8', _AGGREGATION, f'{_LOSSES}/aggregation.py',
+        'mean of means', 'L8 L11', _AGGREGATION, f'{_LOSSES}/aggregation.py',
         {'weight = np.full(segment.shape, 1.0 / segment.size)':
              'weight = 1.0 / (np.unique(segment).size * _count_of(segment))'},
     ),

@@ -4,7 +4,7 @@ The parent imports the libraries that take long (jax among them) and nothing of
 the package; no device is touched before the fork, because a started backend
 does not survive one. A child imports the package anew with the changed source
 in place of the file's, so the working tree is never written to, and runs pytest
-until the first failure.
+until the first failure, or all tests that bear one of a few ids.
 """
 
 import contextlib
@@ -25,6 +25,8 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
+
+from tests import algorithm_ids
 
 # Imported before the first fork; what is missing is passed over.
 _WARM = (
@@ -153,11 +155,18 @@ class _Finder:
     )
 
 
-class _Recorder:
-  """A pytest plugin that notes which tests failed."""
+class _Plugin:
+  """Keeps the tests that bear one of the ids, and notes which tests failed."""
 
-  def __init__(self):
+  def __init__(self, ids: Sequence[str]):
+    self._ids = frozenset(ids)
     self.failed: list[str] = []
+
+  def pytest_collection_modifyitems(self, items):
+    if self._ids:
+      items[:] = [
+          item for item in items if self._ids & algorithm_ids.words(item.name)
+      ]
 
   def pytest_runtest_logreport(self, report):
     if report.failed:
@@ -165,28 +174,27 @@ class _Recorder:
 
 
 def _child(
-    sources: Mapping[str, str], arguments: Sequence[str], folder: pathlib.Path,
-    cpu_s: float | None,
+    job: 'Job', arguments: Sequence[str], folder: pathlib.Path
 ) -> None:
   """Runs pytest in this process and writes down what it found."""
   out = os.open(folder / 'log', os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
   os.dup2(out, 1)
   os.dup2(out, 2)
-  if cpu_s is not None:
-    limit = int(cpu_s) + 1
+  if job.cpu_s is not None:
+    limit = int(job.cpu_s) + 1
     resource.setrlimit(resource.RLIMIT_CPU, (limit, limit + 5))
     resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY, _MEMORY))
     import jax
 
     # Programs of mutants are not worth keeping.
     jax.config.update('jax_persistent_cache_min_compile_time_secs', 1e9)
-  sys.meta_path.insert(0, _Finder(sources))
+  sys.meta_path.insert(0, _Finder(job.sources))
   import pytest
 
-  recorder = _Recorder()
-  code = pytest.main(list(arguments), plugins=[recorder])
+  plugin = _Plugin(job.ids)
+  code = pytest.main(list(arguments), plugins=[plugin])
   (folder / 'result').write_text(
-      json.dumps({'code': int(code), 'failed': recorder.failed})
+      json.dumps({'code': int(code), 'failed': plugin.failed})
   )
 
 
@@ -198,12 +206,15 @@ class Job:
     key: whatever the caller knows it by.
     sources: changed source by module path; empty runs the tests as they are.
     tests: test modules.
+    ids: only tests that bear one of these are run, and all of them; without
+      any, all tests until the first failure.
     cpu_s: limit of processor time; None is none.
   """
 
   key: Any
   sources: Mapping[str, str]
   tests: Sequence[str]
+  ids: Sequence[str] = ()
   cpu_s: float | None = None
 
 
@@ -219,7 +230,6 @@ def run(
     *,
     left_out: str,
     parallel: int = 1,
-    to_the_end: bool = False,
     done: Callable[[Job, Result], None],
 ) -> None:
   """Runs all jobs, a few at a time; call inside `frozen_tree`.
@@ -228,19 +238,18 @@ def run(
     jobs: what to run.
     left_out: pytest's -k expression.
     parallel: processes at once.
-    to_the_end: do not stop at the first failure.
     done: called for every job as it ends.
   """
   waiting, running = list(reversed(jobs)), {}
   flags = ['-q', '-p', 'no:cacheprovider', '--no-header', '-k', left_out]
-  flags += [] if to_the_end else ['-x']
   with tempfile.TemporaryDirectory(prefix='mutation-results-') as base:
     try:
       while waiting or running:
         while waiting and len(running) < parallel:
           job = waiting.pop()
           folder = pathlib.Path(tempfile.mkdtemp(dir=base))
-          pid = _fork(job, [*job.tests, *flags], folder)
+          stop = [] if job.ids else ['-x']
+          pid = _fork(job, [*job.tests, *flags, *stop], folder)
           running[pid] = _Running(job, folder, time.monotonic())
         pid, status, usage = os.wait4(-1, os.WNOHANG)
         if not pid:
@@ -271,7 +280,7 @@ def _fork(
   code = 1
   try:
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    _child(job.sources, arguments, folder, job.cpu_s)
+    _child(job, arguments, folder)
     code = 0
   finally:
     os._exit(code)

@@ -310,6 +310,8 @@ class EndTest(parameterized.TestCase):
     made = rollout(version=7)
     self.assertEqual(reason(made, known_versions={5, 6}), 'malformed')
     self.assertIsNone(reason(made, known_versions={6, 7}))
+    # Not served, though later ones were.
+    self.assertEqual(reason(made, known_versions={6, 8}), 'malformed')
 
   def test_T13_too_many_unscored_truncations_stop_the_run(self):
     rules = term.TerminationRules(budget_truncation='terminal')

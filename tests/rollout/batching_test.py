@@ -1,4 +1,4 @@
-"""Packing, weights, masks and inspection of a batch (P1-P5, L8, C7, K36)."""
+"""Packing, weights, masks and inspection of a batch (P1-P5, L8, C7, D5)."""
 
 import dataclasses
 import itertools
@@ -417,6 +417,27 @@ class WeightTest(parameterized.TestCase):
         found.append(np.concatenate([s for r in unpacked for s in r]))
       for other in found[1:]:
         np.testing.assert_array_equal(other, found[0])
+
+  @parameterized.parameters(
+      ('token', [1 / 10] * 4), ('rollout_mean', [1 / 8, 1 / 8, 1 / 8, 1 / 16])
+  )
+  def test_D5_a_source_changes_no_weight(self, mode, expected):
+    # Three rollouts of a source that comes often, one of a rare one.
+    made = [
+        synthetic.rollout(
+            [roles], rollout_id=f'r{k}', task_id=f't{k}', source=source
+        )
+        for k, (roles, source) in enumerate(
+            [('CAA', 'often')] * 3 + [('CAAAA', 'rare')]
+        )
+    ]
+    batch = build(made, aggregation=mode)
+    rollout_BT = batch.segments.joins.rollout_BT
+    trained_BT = batch.segments.joins.policy_mask_BT
+    for weight_BT in (batch.policy_weight_BT, batch.critic_weight_BT):
+      for r, weight in enumerate(expected):
+        found = weight_BT[trained_BT & (rollout_BT == r)]
+        np.testing.assert_allclose(found, weight, rtol=1e-6)
 
 
 class RewardTest(absltest.TestCase):

@@ -1,4 +1,4 @@
-"""D4, D5, D7, K25, K26: which tasks a batch draws."""
+"""D4, D7, K25, K26: which tasks a batch draws."""
 
 import collections
 import json
@@ -8,7 +8,6 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from rl_tpu.config import schema
-from rl_tpu.losses import aggregation
 from rl_tpu.records import records
 from rl_tpu.tasks import cursor
 from rl_tpu.tasks import draws
@@ -116,20 +115,6 @@ class MixTest(parameterized.TestCase):
     state = self.drawn({'rare': 1.0, 'common': 1.0}).state()
     with self.assertRaisesRegex(ValueError, 'data.mix'):
       self.drawn({'rare': 0.0, 'common': 1.0}).restore(state)
-
-  def test_D5_a_mix_changes_how_often_and_not_how_much(self):
-    # The same tokens have the same weight in the loss whatever was drawn how
-    # often: no term of the denominators knows the source.
-    mask = np.ones(6, bool)
-    weights = aggregation.weights(
-        mask,
-        segment=np.asarray([0, 0, 1, 1, 1, 1]),
-        rollout=np.asarray([0, 0, 1, 1, 1, 1]),
-        task=np.asarray([0, 0, 1, 1, 1, 1]),
-        mode='token',
-        constant=1.0,
-    )
-    np.testing.assert_allclose(weights, 1 / 6)
 
 
 class CurriculumTest(parameterized.TestCase):
