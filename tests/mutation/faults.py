@@ -283,7 +283,8 @@ _NORMALISATION = (
              ' if self.count else'},
     ),
     _fault(
-        'one pass for mean and square', 'G15', _NORMALISE,
+        'one pass for mean and square', 'G15',
+        ('tests/types/statistics_test.py', *_NORMALISE),
         'rl_tpu/types/statistics.py',
         {'  deviation = float(np.sum(np.square(values - mean)))\n':
              '  values = values.astype(np.float32)\n'
@@ -513,7 +514,8 @@ _OFF_POLICY_FAULTS = (
              '  policy = policy / jnp.maximum(kept, 1e-9)\n'},
     ),
     _fault(
-        'the ratio of GSPO by segment', 'L15', _PASSES,
+        'the ratio of GSPO by segment', 'L15',
+        (*_PASSES, 'tests/learner/losses_golden_test.py'),
         'rl_tpu/learner/passes.py',
         {'  return by_id.at_segments(mean_R, origin)\n':
              '  return by_id.mean(\n      _segment_sums(parts, values),'

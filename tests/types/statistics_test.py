@@ -21,6 +21,11 @@ class MeasureTest(absltest.TestCase):
     self.assertEqual(found, statistics.Statistics(3, 3.0, 14.0))
     self.assertAlmostEqual(found.std, math.sqrt(14.0 / 3.0))
 
+  def test_G15_two_passes_keep_a_small_spread(self):
+    # In one pass 1e16 would be taken from 1e16.
+    found = statistics.measure(1e8 + np.asarray([-1.0, 1.0] * 50))
+    self.assertEqual(found, statistics.Statistics(100, 1e8, 100.0))
+
   def test_nothing_has_mean_and_spread_0(self):
     self.assertEqual(statistics.measure(np.zeros(0)), NOTHING)
     self.assertEqual(statistics.Statistics(), NOTHING)
