@@ -24,6 +24,7 @@ class CallPool:
       *,
       preload: Sequence[str] = (),
       startup_s: float = process.STARTUP_S,
+      memory_gib: float | None = None,
   ):
     """Starts the workers.
 
@@ -31,6 +32,7 @@ class CallPool:
       workers: processes.
       preload: modules that every worker imports at its start.
       startup_s: limit of a start, and of the imports of each call.
+      memory_gib: address space of a worker; None is no limit.
 
     Raises:
       ValueError: no workers.
@@ -39,6 +41,7 @@ class CallPool:
       raise ValueError(f'workers = {workers}: at least 1.')
     self._preload = tuple(preload)
     self._startup_s = startup_s
+    self._memory_gib = memory_gib
     self._queue: collections.deque[Call] = collections.deque()
     self._is_closed = False
     self._workers = [self._start() for _ in range(workers)]
@@ -79,7 +82,9 @@ class CallPool:
     self.close()
 
   def _start(self) -> process.WorkerProcess:
-    return process.WorkerProcess(self._preload, self._startup_s)
+    return process.WorkerProcess(
+        self._preload, self._startup_s, self._memory_gib
+    )
 
   def _pump(self, wait_s: float) -> None:
     """Moves calls along; waits up to `wait_s` for something to read."""
@@ -104,5 +109,5 @@ def wait_for(
 ) -> None:
   """Returns when a worker has something to say, or after `wait_s`."""
   if wait_s > 0:
-    pipes = [w.pipe for w in workers if w.is_alive]
-    connection_lib.wait(pipes, wait_s)
+    channels = [w.channel for w in workers if w.is_alive]
+    connection_lib.wait(channels, wait_s)

@@ -5,23 +5,29 @@ Nothing here waits and no thread runs: whoever holds a `Call` asks `done` or
 """
 
 import os
-import pickle
 import signal
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
-from multiprocessing import connection as connection_lib
 from typing import Any
 
 from rl_tpu.isolation import errors
+from rl_tpu.isolation import messages
+from rl_tpu.types import termination as term
 
 # Imports and set-up of user code are not part of a call's wall limit.
 STARTUP_S = 60.0
+_SEND_S = 10.0
 
 
 class Call:
-  """An answer that is on its way."""
+  """An answer that is on its way.
+
+  Attributes:
+    error: why there is none; None while it may come, and once it has.
+  """
 
   def __init__(
       self,
@@ -35,7 +41,7 @@ class Call:
     self._pump = pump
     self._is_done = False
     self._value: Any = None
-    self._error: errors.WorkerError | None = None
+    self.error: errors.WorkerError | None = None
 
   def done(self) -> bool:
     """True once `result` returns at once."""
@@ -51,8 +57,8 @@ class Call:
     """
     while not self._is_done:
       self._pump(0.05)
-    if self._error is not None:
-      raise self._error
+    if self.error is not None:
+      raise self.error
     return self._value
 
   def succeed(self, value: Any) -> None:
@@ -61,7 +67,7 @@ class Call:
 
   def fail(self, error: errors.WorkerError) -> None:
     """Ends the call without an answer."""
-    self._error, self._is_done = error, True
+    self.error, self._is_done = error, True
 
 
 class WorkerProcess:
@@ -72,25 +78,32 @@ class WorkerProcess:
   """
 
   def __init__(
-      self, preload: Sequence[str] = (), startup_s: float = STARTUP_S
+      self,
+      preload: Sequence[str] = (),
+      startup_s: float = STARTUP_S,
+      memory_gib: float | None = None,
   ):
     """Starts it; `poll` finds out when it is ready.
 
     Args:
       preload: modules that it imports before the first call.
       startup_s: limit of the start, and of the imports of each call.
+      memory_gib: address space that it may take; None is no limit.
     """
     self._startup_s = startup_s
     self._call: Call | None = None
     self._is_ready = False
     self._is_sent = False
+    self._is_started = False
     self.is_alive = True
-    self._pipe, theirs = connection_lib.Pipe()
+    ours, theirs = socket.socketpair()
+    self._channel = messages.Channel(ours)
     life, self._life = os.pipe()
+    memory = 0 if memory_gib is None else int(memory_gib * 2**30)
     self._process = subprocess.Popen(
         [
             sys.executable, '-m', 'rl_tpu.isolation.worker',
-            str(theirs.fileno()), str(life), *preload,
+            str(theirs.fileno()), str(life), str(memory), *preload,
         ],
         env=_environment(),
         pass_fds=(theirs.fileno(), life),
@@ -108,9 +121,9 @@ class WorkerProcess:
     return self._process.pid
 
   @property
-  def pipe(self) -> connection_lib.Connection:
+  def channel(self) -> messages.Channel:
     """Becomes readable when `poll` has something to do."""
-    return self._pipe
+    return self._channel
 
   @property
   def is_free(self) -> bool:
@@ -124,22 +137,22 @@ class WorkerProcess:
 
   def submit(self, call: Call) -> None:
     """Gives it a call; it has to be free."""
-    self._call, self._is_sent = call, False
+    self._call, self._is_sent, self._is_started = call, False, False
     self._send()
 
   def poll(self) -> None:
     """Reads what came, and ends the process where a limit has passed."""
     while self.is_alive:
       try:
-        if not self._pipe.poll():
-          break
-        self._receive(self._pipe.recv())
+        message = self._channel.receive()
       except (EOFError, OSError):
-        self._end(errors.WorkerCrashed(self._describe_exit()))
-      except (pickle.UnpicklingError, AttributeError, ImportError) as error:
-        self._end(
-            errors.WorkerCrashed(f'its answer could not be read: {error}')
-        )
+        self._end(self._exit())
+      except ValueError as error:
+        self._end(errors.WorkerCrashed(f'its answer is none: {error}'))
+      else:
+        if message is None:
+          break
+        self._receive(message)
     waiting = self._call is not None or not self._is_ready
     if self.is_alive and waiting and time.monotonic() > self._deadline:
       self._end(self._timeout())
@@ -151,7 +164,7 @@ class WorkerProcess:
   def close(self, wait_s: float = 1.0) -> None:
     """Lets an idle process leave by itself; ends it otherwise."""
     if self.is_alive and self._call is None and self._is_ready:
-      self._pipe.close()
+      self._channel.close()
       try:
         self._process.wait(wait_s)
       except subprocess.TimeoutExpired:
@@ -164,41 +177,55 @@ class WorkerProcess:
     self._is_sent = True
     self._deadline = time.monotonic() + self._startup_s
     try:
-      self._pipe.send(self._call.message)
+      self._channel.send(self._call.message, _SEND_S)
     except OSError:
-      self._end(errors.WorkerCrashed(self._describe_exit()))
+      self._end(self._exit())
 
-  def _receive(self, message: tuple[Any, ...]) -> None:
-    kind, *parts = message
-    if kind == 'ready':
+  def _receive(self, message: Any) -> None:
+    kind = message[0] if isinstance(message, tuple) and message else None
+    parts = message[1:] if kind else ()
+    is_asked = self._call is not None and self._is_sent
+    if kind == 'ready' and not self._is_ready:
       self._is_ready = True
       self._send()
-    elif kind == 'started':
+    elif kind == 'error' and len(parts) == 4 and not self._is_ready:
+      self._end(
+          errors.WorkerCrashed(f'it could not start: {parts[2]}', parts[3])
+      )
+    elif kind == 'started' and is_asked and not self._is_started:
+      self._is_started = True
       self._deadline = time.monotonic() + self._call.timeout_s
-    elif not self._is_ready:
-      self._end(errors.WorkerCrashed(f'it could not start: {parts[2]}'))
-    else:
+    elif kind == 'value' and len(parts) == 1 and is_asked:
       call, self._call = self._call, None
-      if kind == 'value':
-        call.succeed(parts[0])
-      else:
-        call.fail(errors.CallFailed(*parts))
+      call.succeed(parts[0])
+    elif kind == 'error' and len(parts) == 4 and is_asked:
+      call, self._call = self._call, None
+      call.fail(errors.CallFailed(*parts))
+    else:
+      self._end(errors.WorkerCrashed('it said what is no answer.'))
 
   def _timeout(self) -> errors.WorkerError:
-    if not self._is_ready:
-      return errors.WorkerCrashed(
-          f'it was not ready within {self._startup_s:g} s.'
-      )
-    return errors.WorkerTimeout(
-        f'no answer within {self._call.timeout_s:g} s; the process was ended.'
-    )
+    if self._is_ready and self._is_started:
+      passed = f'no answer within {self._call.timeout_s:g} s'
+    else:
+      what = 'set-up of the call' if self._is_ready else 'its start'
+      passed = f'{what} was not over within {self._startup_s:g} s'
+    return errors.WorkerTimeout(f'{passed}; the process was ended.')
 
-  def _describe_exit(self) -> str:
+  def _exit(self) -> errors.WorkerError:
     try:
       code = self._process.wait(1.0)
     except subprocess.TimeoutExpired:
-      return 'the process closed its pipe.'
-    return f'the process ended with code {code}.'
+      return errors.WorkerCrashed('the process closed its socket.')
+    if code == -signal.SIGKILL:
+      # Nobody here did that: on Linux it is what ends the largest process of a
+      # machine or container that is out of memory.
+      return errors.WorkerCrashed(
+          'the process was killed from outside (SIGKILL), as for want of'
+          ' memory.',
+          term.FaultCause.MEMORY,
+      )
+    return errors.WorkerCrashed(f'the process ended with code {code}.')
 
   def _end(self, error: errors.WorkerError) -> None:
     call, self._call = self._call, None
@@ -209,7 +236,7 @@ class WorkerProcess:
       except ProcessLookupError:
         pass  # It has left already.
       self._process.wait()
-      self._pipe.close()
+      self._channel.close()
       os.close(self._life)
     if call is not None:
       call.fail(error)

@@ -16,7 +16,12 @@ Call = process.Call
 
 
 class RemotePool:
-  """Hands out hosted environments until all places are taken."""
+  """Hands out hosted environments until all places are taken.
+
+  Attributes:
+    close_faults: environments whose `close` raised, hung or crashed; their
+      rollouts had ended, and are not touched by it.
+  """
 
   def __init__(
       self,
@@ -26,6 +31,8 @@ class RemotePool:
       workers: int = 4,
       timeout_s: float = 10.0,
       startup_s: float = process.STARTUP_S,
+      close_s: float = 10.0,
+      memory_gib: float | None = None,
   ):
     """Starts the processes.
 
@@ -35,6 +42,8 @@ class RemotePool:
       workers: processes, hence environments at once.
       timeout_s: wall limit of each method.
       startup_s: limit of a start, and of building an environment.
+      close_s: limit of closing one.
+      memory_gib: address space of a process; None is no limit.
 
     Raises:
       ValueError: no workers.
@@ -45,6 +54,9 @@ class RemotePool:
     self._settings = dict(settings)
     self._timeout_s = timeout_s
     self._startup_s = startup_s
+    self._close_s = close_s
+    self._memory_gib = memory_gib
+    self.close_faults = 0
     self._is_closed = False
     self._places = [_Place(self._start()) for _ in range(workers)]
 
@@ -101,8 +113,8 @@ class RemotePool:
       return
     place.worker.poll()
     if place.worker.is_free:
-      call = Call(('release',), self._timeout_s, self._pump)
-      place.worker.submit(call)
+      place.closing = Call(('release',), self._close_s, self._pump)
+      place.worker.submit(place.closing)
     else:
       place.worker.kill()
     place.is_leased = False
@@ -110,12 +122,17 @@ class RemotePool:
 
   def _start(self) -> process.WorkerProcess:
     module = self._target.partition(':')[0]
-    return process.WorkerProcess((module,), self._startup_s)
+    return process.WorkerProcess(
+        (module,), self._startup_s, self._memory_gib
+    )
 
   def _pump(self, wait_s: float) -> None:
     pool.wait_for([p.worker for p in self._places], wait_s)
     for place in self._places:
       place.worker.poll()
+      if place.closing is not None and place.closing.error is not None:
+        self.close_faults += 1
+        place.closing = None
       # A place keeps its dead process until its lease ends, so that later
       # calls of that lease fail instead of reaching a fresh environment.
       replace = not place.worker.is_alive and not place.is_leased
@@ -129,6 +146,7 @@ class _Place:
   def __init__(self, worker: process.WorkerProcess):
     self.worker = worker
     self.is_leased = False
+    self.closing: Call | None = None
 
   @property
   def is_open(self) -> bool:

@@ -1,4 +1,4 @@
-"""The program of a worker process: answers calls that come over a pipe.
+"""The program of a worker process: answers calls that come over a socket.
 
 Started by `isolation.process` as `python -m rl_tpu.isolation.worker`. It
 imports nothing of jax, so it starts in a fraction of a second.
@@ -6,14 +6,18 @@ imports nothing of jax, so it starts in a fraction of a second.
 
 import importlib
 import os
+import resource
+import socket
 import sys
 import threading
 import traceback
 from collections.abc import Callable
-from multiprocessing import connection as connection_lib
 from typing import Any
 
 from rl_tpu.config import loading
+from rl_tpu.isolation import errors
+from rl_tpu.isolation import messages
+from rl_tpu.types import termination as term
 
 
 class _Host:
@@ -49,35 +53,52 @@ class _Host:
       hosted.close()
 
 
-def serve(pipe: connection_lib.Connection, preload: list[str]) -> None:
-  """Answers messages until the other end closes the pipe."""
+def serve(channel: messages.Channel, preload: list[str]) -> None:
+  """Answers messages until the other end is closed, or memory is used up."""
   try:
     for name in preload:
       importlib.import_module(name)
   except BaseException as error:  # pylint: disable=broad-except
-    pipe.send(_failure(error))
+    channel.send(_failure(error))
     return
-  pipe.send(('ready',))
+  channel.send(('ready',))
   host = _Host()
-  while True:
+  cause = None
+  # After one that ran out of memory nothing in this process is to be relied on.
+  while cause != term.FaultCause.MEMORY:
     try:
-      message = pipe.recv()
-    except EOFError:
+      message = channel.wait()
+    except (EOFError, OSError):
       return
+    answer, cause = _answer(host, message, channel)
     try:
-      work = host.prepare(message)
-      pipe.send(('started',))
-      pipe.send(('value', work()))
-    except (BrokenPipeError, ConnectionResetError):
+      channel.send(answer)
+    except OSError:
       return
     except BaseException as error:  # pylint: disable=broad-except
-      # User code may raise anything, SystemExit too; the caller is told.
-      pipe.send(_failure(error))
+      # Pickle runs user code too, and may not take what it is given.
+      channel.send(_failure(error))
 
 
-def _failure(error: BaseException) -> tuple[str, str, str, str]:
+def _answer(
+    host: _Host, message: tuple[Any, ...], channel: messages.Channel
+) -> tuple[tuple[Any, ...], term.FaultCause | None]:
+  """What a message is answered with, and the cause of a failure."""
+  try:
+    work = host.prepare(message)
+    channel.send(('started',))
+    return ('value', work()), None
+  except BaseException as error:  # pylint: disable=broad-except
+    # User code may raise anything, SystemExit too; the caller is told.
+    return _failure(error), errors.cause_of(error)
+
+
+def _failure(error: BaseException) -> tuple[Any, ...]:
   trace = ''.join(traceback.format_exception(error, limit=-6))
-  return ('error', type(error).__name__, str(error)[:2000], trace[-4000:])
+  return (
+      'error', type(error).__name__, str(error)[:2000], trace[-4000:],
+      errors.cause_of(error),
+  )
 
 
 def _end_with_parent(life: int) -> None:
@@ -88,11 +109,12 @@ def _end_with_parent(life: int) -> None:
 
 
 def main(argv: list[str]) -> None:
-  """Args: descriptor of the pipe, of the life line, modules to import."""
-  life = int(argv[1])
+  """Args: descriptors of socket and life line, bytes, modules to import."""
+  ends, life, memory = (int(word) for word in argv[:3])
+  if memory:
+    resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
   threading.Thread(target=_end_with_parent, args=(life,), daemon=True).start()
-  with connection_lib.Connection(int(argv[0])) as pipe:
-    serve(pipe, argv[2:])
+  serve(messages.Channel(socket.socket(fileno=ends)), argv[3:])
 
 
 if __name__ == '__main__':

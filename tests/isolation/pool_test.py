@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import signal
 import subprocess
 import sys
 import time
@@ -110,6 +111,59 @@ class CallPoolTest(parameterized.TestCase):
       self.submit(self.pool(), 'exhausted').result()
     self.assertEqual(caught.exception.fault_cause, term.FaultCause.MEMORY)
 
+  def test_a_worker_that_takes_too_much_memory_is_replaced(self):
+    made = self.pool(memory_gib=2.0)
+    before = self.submit(made, 'pid').result()
+    with self.assertRaises(errors.CallFailed) as caught:
+      self.submit(made, 'greedy').result()
+    self.assertEqual(caught.exception.fault_cause, term.FaultCause.MEMORY)
+    self.assertNotEqual(self.submit(made, 'pid').result(), before)
+
+  @parameterized.parameters('pipe', 'reset')
+  def test_a_lost_connection_of_user_code_is_of_the_network(self, kind):
+    made = self.pool()
+    before = self.submit(made, 'pid').result()
+    with self.assertRaisesRegex(errors.CallFailed, 'gone') as caught:
+      self.submit(made, 'unplugged', kind).result()
+    self.assertEqual(caught.exception.fault_cause, term.FaultCause.NETWORK)
+    self.assertEqual(self.submit(made, 'pid').result(), before)
+
+  def test_a_process_that_is_killed_from_outside(self):
+    made = self.pool()
+    pid = self.submit(made, 'pid').result()
+    call = self.submit(made, 'hang')
+    os.kill(pid, signal.SIGKILL)
+    with self.assertRaisesRegex(errors.WorkerCrashed, 'SIGKILL') as caught:
+      call.result()
+    self.assertEqual(caught.exception.fault_cause, term.FaultCause.MEMORY)
+    self.assertEqual(self.submit(made, 'add', 1, 1).result(), 2)
+
+  @parameterized.parameters(
+      ('noise', 'its answer is none'),
+      ('another_object', 'no answer'),
+      ('unreadable_there', 'could not be read: ValueError'),
+  )
+  def test_what_is_no_answer_costs_the_process_alone(self, name, message):
+    made = self.pool()
+    with self.assertRaisesRegex(errors.WorkerCrashed, message):
+      self.submit(made, name).result()
+    self.assertEqual(self.submit(made, 'add', 1, 1).result(), 2)
+
+  def test_half_an_answer_holds_nobody_up(self):
+    made = self.pool(2)
+    torn = self.submit(made, 'half_an_answer', timeout_s=1.0)
+    self.assertEqual(self.submit(made, 'slow_then', 7).result(), 7)
+    self.assertFalse(torn.done())
+    with self.assertRaises(errors.WorkerTimeout):
+      torn.result()
+
+  def test_a_process_that_is_stopped_holds_nobody_up(self):
+    made = self.pool(startup_s=3.0)
+    pid = self.submit(made, 'pid').result()
+    os.kill(pid, signal.SIGSTOP)
+    with self.assertRaisesRegex(errors.WorkerTimeout, 'set-up of the call'):
+      self.submit(made, 'add', 1, 1).result()
+
   def test_an_exit_is_an_exception(self):
     made = self.pool()
     with self.assertRaisesRegex(errors.CallFailed, 'SystemExit'):
@@ -141,6 +195,13 @@ class CallPoolTest(parameterized.TestCase):
     path.write_text('import time\ntime.sleep(1.0)\ndef one(): return 1\n')
     call = self.pool().submit('slow_import:one', timeout_s=0.5)
     self.assertEqual(call.result(), 1)
+
+  def test_a_start_has_a_limit_of_its_own(self):
+    path = pathlib.Path(sys.path[0]) / 'endless_import.py'
+    path.write_text('import time\ntime.sleep(10_000)\n')
+    made = self.pool(preload=('endless_import',), startup_s=0.5)
+    with self.assertRaisesRegex(errors.WorkerTimeout, 'its start .* 0.5 s'):
+      self.submit(made, 'add', 1, 1).result()
 
   def test_a_worker_that_cannot_start_fails_its_calls(self):
     made = self.pool(preload=('no_such_module',))

@@ -3,6 +3,7 @@
 import time
 
 from absl.testing import absltest
+from absl.testing import parameterized
 
 from rl_tpu.environments import protocol
 from rl_tpu.isolation import errors
@@ -16,18 +17,21 @@ def task(kind: str) -> records.Task:
   return records.Task(kind, 's', 'f', 0, {'kind': kind})
 
 
-class RemotePoolTest(absltest.TestCase):
+class RemotePoolTest(parameterized.TestCase):
 
   def setUp(self):
     super().setUp()
     self.module = worlds.install(self)
 
-  def pool(self, workers: int, timeout_s: float = 10.0) -> remote.RemotePool:
+  def pool(
+      self, workers: int, timeout_s: float = 10.0, **limits: float
+  ) -> remote.RemotePool:
     made = remote.RemotePool(
         f'{self.module}:World',
         {'mark': 'hello'},
         workers=workers,
         timeout_s=timeout_s,
+        **limits,
     )
     self.addCleanup(made.close)
     return made
@@ -150,13 +154,18 @@ class RemotePoolTest(absltest.TestCase):
     self.acquire(made).call('reset', (task('right'), 0)).result()
     self.assertLess(time.monotonic() - start, 8.0)
 
-  def test_a_close_that_hangs_costs_no_rollout(self):
-    made = self.pool(1, timeout_s=0.5)
+  @parameterized.parameters('stuck', 'torn')
+  def test_a_close_that_fails_costs_no_rollout_and_is_counted(self, kind):
+    made = self.pool(1, close_s=0.5)
     lease = self.acquire(made)
-    lease.call('reset', (task('stuck'), 0)).result()
+    lease.call('reset', (task(kind), 0)).result()
     lease.release()
     lease = self.acquire(made)
     lease.call('reset', (task('right'), 0)).result()
+    self.assertEqual(made.close_faults, 1)
+    lease.release()
+    self.acquire(made)
+    self.assertEqual(made.close_faults, 1)
 
   def test_settings_that_the_class_does_not_take_are_named(self):
     made = remote.RemotePool(f'{self.module}:World', {'marc': 1}, workers=1)

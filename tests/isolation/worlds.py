@@ -4,7 +4,9 @@ import sys
 
 SOURCE = '''
 import os
+import pickle
 import random
+import struct
 import subprocess
 import sys
 import time
@@ -64,6 +66,43 @@ def unreadable():
   return lambda: 0
 
 
+class Unreadable:
+
+  def __reduce__(self):
+    return int, ('no number',)
+
+
+def unreadable_there():
+  return Unreadable()
+
+
+def say(data):
+  """Writes to the worker's own socket, as a stray descriptor would."""
+  os.write(int(sys.argv[1]), data)
+
+
+def noise():
+  say(b'x' * 64)
+
+
+def another_object():
+  data = pickle.dumps(42)
+  say(struct.pack('!Q', len(data)) + data)
+
+
+def half_an_answer():
+  say(struct.pack('!Q', 1000) + b'only this')
+  time.sleep(10_000)
+
+
+def greedy():
+  return len(bytearray(1 << 33))
+
+
+def unplugged(kind):
+  raise {'pipe': BrokenPipeError, 'reset': ConnectionResetError}[kind]('gone')
+
+
 def has_jax():
   return 'jax' in sys.modules
 
@@ -112,6 +151,8 @@ class World:
   def close(self):
     if self.kind == 'stuck':
       time.sleep(10_000)
+    if self.kind == 'torn':
+      raise OSError('it is gone already')
 
 
 class Verifier:
