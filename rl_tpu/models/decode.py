@@ -6,7 +6,7 @@ so.
 """
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -18,31 +18,7 @@ from rl_tpu.models import attention
 from rl_tpu.models import config as config_lib
 from rl_tpu.models import decode_layer
 from rl_tpu.models import decoder
-
-
-class Cache(NamedTuple):
-  """Keys and values of every layer; each array is [S, H, T, K].
-
-  The slot is axis 0 of every leaf. H counts key heads.
-  """
-
-  key: tuple[jax.Array, ...]
-  value: tuple[jax.Array, ...]
-
-
-def init_cache(
-    config: config_lib.DecoderConfig,
-    slots: int,
-    length: int,
-    dtype: str = 'float32',
-) -> Cache:
-  """An empty cache for `slots` sequences of at most `length` tokens."""
-  shape = (slots, config.num_kv_heads, length, config.head_width)
-  layers = range(config.num_layers)
-  return Cache(
-      key=tuple(jnp.zeros(shape, dtype) for _ in layers),
-      value=tuple(jnp.zeros(shape, dtype) for _ in layers),
-  )
+from rl_tpu.models import kv_cache
 
 
 def prefill(
@@ -51,7 +27,7 @@ def prefill(
     token_ST: jax.Array,
     length_S: jax.Array,
     mesh: jax.sharding.Mesh | None = None,
-) -> Cache:
+) -> kv_cache.Cache:
   """Reads prompts padded on the right.
 
   Args:
@@ -62,9 +38,10 @@ def prefill(
     mesh: of the `shard_map` over batch axes that this runs in, if it does.
 
   Returns:
-    A cache of T positions. What it holds after a prompt's end is overwritten
-    by `step` before it is read. There are no logits: the first step feeds the
-    last prompt token again, which leaves the cache as it is.
+    A cache of T positions, or of the window where that is less. What it holds
+    after a prompt's end is overwritten by `step` before it is read. There are
+    no logits: the first step feeds the last prompt token again, which leaves
+    the cache as it is.
   """
   S, T = token_ST.shape
   position_ST = jnp.broadcast_to(jnp.arange(T), (S, T))
@@ -76,8 +53,10 @@ def prefill(
   for index, layer in enumerate(weights.layers):
     projected = decode_layer.project(layer, config, x, rotations[index])
     query, key, value = map(rows, projected)
-    keys.append(jnp.swapaxes(key, 1, 2))
-    values.append(jnp.swapaxes(value, 1, 2))
+    window = config.window if index in config.local_layers else None
+    for kept, new in ((keys, key), (values, value)):
+      new_SHTK = jnp.swapaxes(new, 1, 2)
+      kept.append(kv_cache.of_prompts(new_SHTK, length_S, window))
     if index + 1 < config.num_layers:
       attended_STHK = attention.packed(
           query,
@@ -86,11 +65,11 @@ def prefill(
           segment_ST,
           scalar=config.query_scalar,
           softcap=config.attention_softcap,
-          window=config.window if index in config.local_layers else None,
+          window=window,
       )
       columns = attended_STHK.reshape(S * T, -1).T
       x = decode_layer.merge(layer, config, x, columns, mesh)
-  return Cache(key=tuple(keys), value=tuple(values))
+  return kv_cache.Cache(key=tuple(keys), value=tuple(values))
 
 
 def extend(
@@ -98,9 +77,10 @@ def extend(
     config: config_lib.DecoderConfig,
     token_ST: jax.Array,
     start_S: jax.Array,
-    cache: Cache,
+    length_S: jax.Array,
+    cache: kv_cache.Cache,
     mesh: jax.sharding.Mesh | None = None,
-) -> Cache:
+) -> kv_cache.Cache:
   """Reads what follows a sequence that is in the cache already.
 
   Args:
@@ -109,13 +89,14 @@ def extend(
     token_ST: what follows, padded on the right with any valid id.
     start_S: position of its first token; start_S + T must be within the
       cache.
+    length_S: tokens without the padding.
     cache: the sequences' keys and values up to there.
     mesh: as in `prefill`.
 
   Returns:
     The cache; padding is overwritten before it is read, as in `prefill`.
   """
-  return _feed(weights, config, token_ST, start_S, cache, mesh)[1]
+  return _feed(weights, config, token_ST, start_S, length_S, cache, mesh)[1]
 
 
 def step(
@@ -123,9 +104,9 @@ def step(
     config: config_lib.DecoderConfig,
     token_S: jax.Array,
     position_S: jax.Array,
-    cache: Cache,
+    cache: kv_cache.Cache,
     mesh: jax.sharding.Mesh | None = None,
-) -> tuple[jax.Array, Cache]:
+) -> tuple[jax.Array, kv_cache.Cache]:
   """Feeds one token to every slot.
 
   Args:
@@ -139,8 +120,9 @@ def step(
   Returns:
     The normed hidden state after the token, [D, S], and the cache.
   """
+  token_ST, one_S = token_S[:, None], jnp.ones_like(position_S)
   x_DS, cache = _feed(
-      weights, config, token_S[:, None], position_S, cache, mesh
+      weights, config, token_ST, position_S, one_S, cache, mesh
   )
   return decode_layer.norm(x_DS, weights.final_norm, config), cache
 
@@ -150,32 +132,34 @@ def _feed(
     config: config_lib.DecoderConfig,
     token_ST: jax.Array,
     start_S: jax.Array,
-    cache: Cache,
+    length_S: jax.Array,
+    cache: kv_cache.Cache,
     mesh: jax.sharding.Mesh | None,
-) -> tuple[jax.Array, Cache]:
+) -> tuple[jax.Array, kv_cache.Cache]:
   """Runs T tokens a slot; the residual stream [D, S * T] and the cache."""
   S, T = token_ST.shape
   position_ST = start_S[:, None] + jnp.arange(T)
   rotations = _rotations(weights, config, position_ST.reshape(-1))
-  time, now = jnp.arange(cache.key[0].shape[2]), position_ST[..., None]
-  seen = near = time <= now
-  if config.window is not None:
-    near = seen & (time > now - config.window)
+  visible = kv_cache.visible(config, cache, start_S, T)
+  is_ring = kv_cache.rings(config).key
   heads = lambda x: x.reshape(-1, config.head_width, S, T).transpose(2, 0, 3, 1)
   x = _embed(weights, config, token_ST)
   keys, values = [], []
   for index, layer in enumerate(weights.layers):
     projected = decode_layer.project(layer, config, x, rotations[index])
     query, key, value = map(heads, projected)
-    keys.append(decode_layer.write(cache.key[index], key, start_S))
-    values.append(decode_layer.write(cache.value[index], value, start_S))
-    visible = near if index in config.local_layers else seen
+    (seen_key, key), (seen_value, value) = (
+        kv_cache.add(old[index], new, start_S, length_S, is_ring[index])
+        for old, new in ((cache.key, key), (cache.value, value))
+    )
+    keys.append(key)
+    values.append(value)
     attended = decode_layer.attend(
-        query, keys[-1], values[-1], visible, config
+        query, seen_key, seen_value, visible[index], config
     )
     columns = attended.transpose(1, 3, 0, 2).reshape(-1, S * T)
     x = decode_layer.merge(layer, config, x, columns, mesh)
-  return x, Cache(key=tuple(keys), value=tuple(values))
+  return x, kv_cache.Cache(key=tuple(keys), value=tuple(values))
 
 
 def logits(

@@ -69,19 +69,6 @@ def _feed_forward(layer: arranged.LayerWeights, config, inner, mesh):
   return sum(parts[1:], parts[0])
 
 
-def write(
-    cache: jax.Array, new_SHTK: jax.Array, start_S: jax.Array
-) -> jax.Array:
-  """Writes T positions a slot.
-
-  A scatter over slots and positions would gather the slots on every device.
-  """
-  put = lambda row, new, start: jax.lax.dynamic_update_slice(
-      row, new, (0, start, 0)
-  )
-  return jax.vmap(put)(cache, new_SHTK, start_S)
-
-
 def attend(
     query_SHTK: jax.Array,
     keys: jax.Array,

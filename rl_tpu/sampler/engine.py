@@ -15,7 +15,7 @@ import numpy as np
 
 from rl_tpu.models import arranged
 from rl_tpu.models import config as config_lib
-from rl_tpu.models import decode
+from rl_tpu.models import kv_cache
 from rl_tpu.sampler import contract
 from rl_tpu.sampler import refill
 from rl_tpu.sampler import state as state_lib
@@ -160,7 +160,10 @@ class PolicyEngine(contract.Engine):
     change = functools.partial(jax.jit, out_shardings=state)
     self._insert = change(steps.insert, donate_argnums=0)
     self._release = change(steps.release, donate_argnums=0)
-    self._resize = change(steps.resize, static_argnames='capacity')
+    self._resize = change(
+        functools.partial(steps.resize, config=config),
+        static_argnames='capacity',
+    )
     self._init = change(
         lambda capacity: steps.init_state(
             config, self._slots, capacity, self.dtype
@@ -174,7 +177,8 @@ class PolicyEngine(contract.Engine):
     split = config.num_kv_heads % mesh.shape['tensor'] == 0
     spec = PartitionSpec(mesh_lib.BATCH_AXES, 'tensor' if split else None)
     layers = (NamedSharding(mesh, spec),) * config.num_layers
-    return DecodeState(decode.Cache(layers, layers), rules.rows_sharding(mesh))
+    cache = kv_cache.Cache(layers, layers)
+    return DecodeState(cache, rules.rows_sharding(mesh))
 
   def capacity_for(self, length: int) -> int:
     """Smallest cache length in use that holds `length` positions.
@@ -216,17 +220,16 @@ class PolicyEngine(contract.Engine):
 
     Args:
       params: the weights.
-      decode_state: donated; every insert's start + bucket is within its
-        capacity or, where that is `max_length`, may be past it.
+      decode_state: donated; it has room for every prompt, and for `bucket`
+        tokens.
       inserts: requests that all start at 0, or all continue.
       bucket: from `bucket_for`.
 
     Returns:
       The new state, and what was read.
     """
-    last_start = decode_state.cache.key[0].shape[2] - bucket
     table = refill.table(
-        [one._replace(start=min(one.start, last_start)) for one in inserts],
+        inserts,
         bucket=bucket,
         slots=self._slots,
         shards=self.shards,

@@ -18,6 +18,7 @@ import numpy as np
 from rl_tpu.models import arranged
 from rl_tpu.models import config as config_lib
 from rl_tpu.models import decode
+from rl_tpu.models import kv_cache
 from rl_tpu.sampler import state as state_lib
 
 # Columns behind the tokens of a row: their number and the position of the
@@ -145,26 +146,31 @@ def run(
   length_P, start_P = column(_LENGTH), column(_START)
   source_P, slot_P = column(_SOURCE), column(_SLOT)
   control = table_PC[:, bucket + _CONTROL :]
+  is_ring = kv_cache.rings(config)
 
   def read(part, state):
     first = part * chunk
     rows = lambda x: jax.lax.dynamic_slice_in_dim(x, first, chunk)
     token = rows(table_PC)[:, :bucket]
     if continues:
-      cache = _take(state.cache, rows(slot_P))
+      cache = _take(state.cache, rows(slot_P), is_ring, bucket)
       cache = decode.extend(
-          weights, config, token, rows(start_P), cache, mesh
+          weights, config, token, rows(start_P), rows(length_P), cache, mesh
       )
     else:
       cache = decode.prefill(weights, config, token, rows(length_P), mesh)
 
     def put(insert, state):
       slot, source = slot_P[insert], source_P[insert]
-      span = lambda old, new: _put_span(
-          old, slot, new, source - first, start_P[source], bucket
-      )
+
+      def copy(is_ring, old, new):
+        if is_ring:
+          return state_lib.put_row(old, slot, new, source - first)
+        start = start_P[source]
+        return _put_span(old, slot, new, source - first, start, bucket)
+
       return state_lib.DecodeState(
-          cache=jax.tree.map(span, state.cache, cache),
+          cache=jax.tree.map(copy, is_ring, state.cache, cache),
           control=state_lib.put_row(state.control, slot, control, insert),
       )
 
@@ -180,18 +186,26 @@ def run(
 
 
 def _put_span(old, slot, new, index, start, length: int) -> jax.Array:
-  """Copies `length` positions of row `index` of `new` into row `slot`."""
+  """Copies `length` positions of row `index` of `new` into row `slot`.
+
+  They are those from `start` on, or the last ones.
+  """
+  start = jnp.minimum(start, old.shape[2] - length)
   size = (1, new.shape[1], length, new.shape[3])
   span = jax.lax.dynamic_slice(new, (index, 0, start, 0), size)
   return jax.lax.dynamic_update_slice(old, span, (slot, 0, start, 0))
 
 
-def _take(cache: decode.Cache, slot_N: jax.Array) -> decode.Cache:
-  """Rows of the cache, one copy each."""
+def _take(cache, slot_N: jax.Array, is_ring, spare: int) -> kv_cache.Cache:
+  """Rows of the cache, one copy each, with room for padding at the end."""
   count = slot_N.shape[0]
-  empty = jax.tree.map(
-      lambda leaf: jnp.zeros((count, *leaf.shape[1:]), leaf.dtype), cache
-  )
+
+  def zeros(is_ring: bool, leaf: jax.Array) -> jax.Array:
+    _, H, T, K = leaf.shape
+    length = T if is_ring else T + spare
+    return jnp.zeros((count, H, length, K), leaf.dtype)
+
+  empty = jax.tree.map(zeros, is_ring, cache)
   take = lambda n, rows: jax.tree.map(
       lambda old, new: state_lib.put_row(old, n, new, slot_N[n]), rows, cache
   )

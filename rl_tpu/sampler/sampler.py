@@ -229,7 +229,7 @@ class JetStreamSampler:
     for insert in self._scheduler.fill():
       bucket, insert = engine.bucket_for(insert)
       groups.setdefault((insert.start > 0, bucket), []).append(insert)
-      longest = max(longest, insert.start + bucket)
+      longest = max(longest, len(insert.prompt), bucket)
     stats.queued_rounds += self._scheduler.num_queued
     if groups:
       self._fit(longest)

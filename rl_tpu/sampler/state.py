@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from rl_tpu.models import decode
+from rl_tpu.models import kv_cache
 from rl_tpu.sampler import sampling
 from rl_tpu.sampler import types
 
@@ -26,7 +26,7 @@ class DecodeState(NamedTuple):
     control: int32 [S, WIDTH], see `Slots`.
   """
 
-  cache: decode.Cache
+  cache: kv_cache.Cache
   control: jax.Array
 
 

@@ -8,6 +8,7 @@ import jax.numpy as jnp
 from rl_tpu.models import arranged
 from rl_tpu.models import config as config_lib
 from rl_tpu.models import decode
+from rl_tpu.models import kv_cache
 from rl_tpu.sampler import contract
 from rl_tpu.sampler import sampling
 from rl_tpu.sampler import state as state_lib
@@ -25,7 +26,7 @@ class Prefix(NamedTuple):
     length_S: tokens of each prompt.
   """
 
-  cache: decode.Cache
+  cache: kv_cache.Cache
   token_S: jax.Array
   length_S: jax.Array
 
@@ -34,7 +35,7 @@ def init_state(
     config: config_lib.DecoderConfig, slots: int, capacity: int, dtype: str
 ) -> DecodeState:
   """No request in any slot."""
-  cache = decode.init_cache(config, slots, capacity, dtype)
+  cache = kv_cache.init(config, slots, capacity, dtype)
   return DecodeState(cache, jnp.zeros((slots, state_lib.WIDTH), jnp.int32))
 
 
@@ -82,15 +83,20 @@ def release(state: DecodeState, dead_S: jax.Array) -> DecodeState:
   return DecodeState(state.cache, control)
 
 
-def resize(state: DecodeState, *, capacity: int) -> DecodeState:
+def resize(
+    state: DecodeState, *, config: config_lib.DecoderConfig, capacity: int
+) -> DecodeState:
   """Gives the cache another length; what lies behind it is lost."""
+  slots = state.control.shape[0]
+  other = jax.eval_shape(lambda: kv_cache.init(config, slots, capacity))
 
-  def fit(leaf: jax.Array) -> jax.Array:
-    more = max(0, capacity - leaf.shape[2])
+  def fit(leaf: jax.Array, wanted: jax.ShapeDtypeStruct) -> jax.Array:
+    length = wanted.shape[2]
+    more = max(0, length - leaf.shape[2])
     padded = jnp.pad(leaf, ((0, 0), (0, 0), (0, more), (0, 0)))
-    return padded[:, :, :capacity]
+    return padded[:, :, :length]
 
-  return DecodeState(jax.tree.map(fit, state.cache), state.control)
+  return DecodeState(jax.tree.map(fit, state.cache, other), state.control)
 
 
 def generate(

@@ -19,6 +19,7 @@ from rl_tpu.models import config as config_lib
 from rl_tpu.models import decode
 from rl_tpu.models import decoder
 from rl_tpu.models import huggingface
+from rl_tpu.models import kv_cache
 from tests.models import cases
 from tests.models import parity_models
 
@@ -62,7 +63,8 @@ def load(kind: str) -> Model:
 
 
 @jax.jit(static_argnames='config')
-def _numbers(params, config, rows):
+def numbers(params, config, rows):
+  """Logits and hidden states of packed rows, by the trainer's decoder."""
   hidden = decoder.hidden(
       params, config, rows.token_BT, rows.position_BT, rows.segment_BT
   )
@@ -77,7 +79,7 @@ def trainer_gaps(model: Model) -> dict[str, float]:
   left = cases.rows([long], [short], [], length=_ROW, left=_ROW - LONG)
   rows = jax.tree.map(lambda *x: jnp.concatenate(x), right, left)
   logits, hidden = map(
-      np.asarray, _numbers(model.params, model.config, rows)
+      np.asarray, numbers(model.params, model.config, rows)
   )
   pad = _ROW - LONG
   places = {
@@ -118,12 +120,13 @@ def session_gap(model: Model) -> float:
   """
   config, ids = model.config, model.ids
   weights = _arrange(model.params, config)
-  cache = decode.init_cache(config, 1, LONG + 11)
+  cache = kv_cache.init(config, 1, LONG + 11)
   chunk = lambda start, size, length: jnp.asarray(
       np.resize(np.pad(ids[start : start + size], (0, length - size)), length)
   )[None]
   read = _prefill(weights, config, chunk(0, 5, 8), jnp.array([5]))
-  cache = jax.tree.map(lambda x, y: x.at[:, :, :8].set(y), cache, read)
+  put = lambda x, y: x.at[:, :, : y.shape[2]].set(y)
+  cache = jax.tree.map(put, cache, read)
   position, gap = 5, 0.0
   for sampled, appended in ((6, 9), (8, 11), (LONG - 39, 0)):
     for now in range(position, position + sampled):
@@ -136,7 +139,8 @@ def session_gap(model: Model) -> float:
       # The last sampled token is read with what follows it.
       start = jnp.array([position - 1])
       token = chunk(position - 1, appended + 1, 12)
-      cache = _extend(weights, config, token, start, cache)
+      length = jnp.array([appended + 1])
+      cache = _extend(weights, config, token, start, length, cache)
       position += appended
   return float(gap)
 

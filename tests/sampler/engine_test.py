@@ -1,5 +1,6 @@
 """The JetStream Engine API on the model, and what XLA makes of it."""
 
+import dataclasses
 import re
 import sys
 
@@ -13,6 +14,8 @@ from rl_tpu.sampler import types
 from tests.models import cases
 from tests.sampler import worlds
 
+# A layer of each kind: keys of 37 positions and of all.
+_LOCAL = dataclasses.replace(worlds.MODEL, local_layers=(0,), window=37)
 _MIXTURE = cases.config(mixture=cases.mixture())
 
 
@@ -140,23 +143,24 @@ class CompiledTest(absltest.TestCase):
 
   def test_decode_step_moves_nothing_between_devices(self):
     self.assertLen(jax.devices(), 8)
-    engine = worlds.engine(K=4, slots=8, on=(8, 1, 1))
+    engine = worlds.engine(_LOCAL, K=4, slots=8, on=(8, 1, 1))
     text = engine.compiled_generate(capacity=48).as_text()
     self.assertIn('num_partitions=8', text)
     self.assertEqual(_collectives(text), [])
 
   def test_tensor_axis_reduces_but_never_gathers_the_cache(self):
-    engine = worlds.engine(K=3, slots=8, on=(2, 2, 2))
+    engine = worlds.engine(_LOCAL, K=3, slots=8, on=(2, 2, 2))
     text = engine.compiled_generate(capacity=48).as_text()
     self.assertIn('all-reduce', _collectives(text))
-    # A shard's cache: 2 slots, 1 key head, 48 positions of 8 numbers.
-    self.assertIn('f32[2,1,48,8]', text)
-    for line in text.splitlines():
-      if _collectives(line):
-        self.assertNotIn('48', line.split(' metadata=')[0], line)
+    # A shard's cache: 2 slots, 1 key head, positions of 8 numbers.
+    for size in ('48', '37'):
+      self.assertIn(f'f32[2,1,{size},8]', text)
+      for line in text.splitlines():
+        if _collectives(line):
+          self.assertNotRegex(line, rf'[\[,]{size}[\],]')
 
   def test_state_is_donated_whole(self):
-    engine = worlds.engine(K=4, slots=8, on=(8, 1, 1))
+    engine = worlds.engine(_LOCAL, K=4, slots=8, on=(8, 1, 1))
     text = engine.compiled_generate(capacity=48).as_text()
     # Key and value of 2 layers, and the control rows.
     aliases = re.search(r'input_output_alias=\{(.*?)\}, entry', text).group(1)
