@@ -262,7 +262,9 @@ class PolicyEngine(contract.Engine):
     bucket = self.prefill_buckets[-1]
     depth = refill.depth(self._slots // self.shards, self._chunk)
     table = jax.ShapeDtypeStruct(
-        (self.shards * depth, bucket + refill.EXTRA), np.int32
+        (self.shards * depth, bucket + refill.EXTRA),
+        np.int32,
+        sharding=rules.rows_sharding(self._mesh),
     )
     held = {'sampler': weights, 'cache': state.cache}
     return [
