@@ -87,11 +87,11 @@ def play(config, replies) -> tuple[records.Rollout, list[str]]:
       tokenizer=tokenizer,
       settings=settings,
   )
-  world = lambda: desk_lib.InlineEnvironment(
-      stories.Stories(**config.environment.settings)
+  world = desk_lib.InlinePool(
+      lambda: stories.Stories(**config.environment.settings)
   )
   sampler = worlds.ScriptedSampler(tokenizer, lambda *_: next(said))
-  runner = runner_lib.Runner(sampler, world, _Verdict, make)
+  runner = runner_lib.Runner(sampler, world.acquire, _Verdict, make)
   (rollout,) = runner.collect(
       [session_lib.Job('r', tasks_lib.NounTasks('train')[0], seed=0)]
   )

@@ -40,8 +40,7 @@ class World:
     template: its chat template.
     spec: of the environment.
     verifier: in its worker pool; None for scripted runs without one.
-    acquire: hands out an environment, None while all are taken.
-    pool: worker processes of environments that block; None if inline.
+    pool: environments, in worker processes or inline.
     hosts: the processes that environments and verifiers are divided over.
   """
 
@@ -50,8 +49,7 @@ class World:
   template: chat.ChatTemplate
   spec: protocol.EnvironmentSpec
   verifier: pooled.PooledVerifier
-  acquire: Callable[[], desk_lib.EnvironmentHandle | None]
-  pool: remote.RemotePool | None
+  pool: remote.RemotePool | desk_lib.InlinePool
   hosts: hosts_lib.Hosts
 
   def tasks(self, split: str) -> Sequence[records.Task]:
@@ -113,20 +111,20 @@ class World:
     )
     return runner_lib.Runner(
         sampler,
-        self.acquire,
+        self.pool.acquire,
         self.verifier.score_async,
         functools.partial(
             self.sessions(sampling, SAMPLER_BUILD), clock=exchange.now
         ),
         exchange=exchange,
+        start_retries=self.config.environment.start_retries,
         on_end=on_end,
     )
 
   def close(self) -> None:
     """Ends the worker processes."""
     self.verifier.close()
-    if self.pool is not None:
-      self.pool.close()
+    self.pool.close()
 
 
 def build_world(
@@ -164,35 +162,41 @@ def build_world(
   _check_reward_names(config, spec)
   _check_steps(config, spec)
   _check_window(config, environment, tokenizer, template)
-  pool = None
-  if config.environment.isolation == 'process':
-    pool = remote.RemotePool(
-        config.environment.target,
-        dict(config.environment.settings),
-        workers=config.environment.workers,
-        timeout_s=config.environment.step_timeout_s,
-    )
-    acquire = pool.acquire
-  else:
-    settings = dict(config.environment.settings)
-    cls = loading.import_target(config.environment.target)
-    acquire = lambda: desk_lib.InlineEnvironment(cls(**settings))
+  pool = _build_pool(config.environment)
   verifier = pooled.PooledVerifier(
       config.verifier.target,
       dict(config.verifier.settings),
       workers=config.verifier.workers,
       timeout_s=config.verifier.timeout_s,
+      startup_s=config.verifier.start_timeout_s,
+      memory_gib=config.verifier.memory_gib,
   )
   try:
     scaling.check_verifier(config.reward, verifier.verifier_id)
   except ValueError:
     verifier.close()
-    if pool is not None:
-      pool.close()
+    pool.close()
     raise
   return World(
-      config, tokenizer, template, spec, verifier, acquire, pool,
-      hosts_lib.here(),
+      config, tokenizer, template, spec, verifier, pool, hosts_lib.here()
+  )
+
+
+def _build_pool(
+    config: schema.EnvironmentConfig,
+) -> remote.RemotePool | desk_lib.InlinePool:
+  settings = dict(config.settings)
+  if config.isolation == 'inline':
+    cls = loading.import_target(config.target)
+    return desk_lib.InlinePool(lambda: cls(**settings))
+  return remote.RemotePool(
+      config.target,
+      settings,
+      workers=config.workers,
+      timeout_s=config.step_timeout_s,
+      startup_s=config.start_timeout_s,
+      close_s=config.close_timeout_s,
+      memory_gib=config.memory_gib,
   )
 
 

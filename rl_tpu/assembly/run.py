@@ -339,6 +339,9 @@ class TrainingRun:
       )
       self.gathering.take_in(admitted, batch)
       values |= self.ledger.figures()
+      values['rollout/close_faults'] = sum(
+          self.world.hosts.exchange(self.world.pool.close_faults)
+      )
       values['policy/version'] = self.version
       self.totals['sampled_tokens'] = (
           self.totals.get('sampled_tokens', 0.0) + sampled

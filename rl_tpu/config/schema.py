@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from rl_tpu.config import data_schema
+from rl_tpu.config import fault_schema
 from rl_tpu.config import group_schema
 from rl_tpu.config import objective_schema
 from rl_tpu.config import offpolicy_schema
@@ -21,6 +22,7 @@ from rl_tpu.types import termination as term
 # Sections with a module of their own.
 GroupConfig = group_schema.GroupConfig
 GigpoConfig = group_schema.GigpoConfig
+FaultsConfig = fault_schema.FaultsConfig
 RewardConfig = data_schema.RewardConfig
 DataConfig = data_schema.DataConfig
 ClipConfig = objective_schema.ClipConfig
@@ -120,15 +122,26 @@ class EnvironmentConfig:
     target: import path, `module:Class`.
     settings: keyword arguments of the class.
     isolation: inline (same process, must not block) or process.
-    workers: worker processes, with isolation = process.
-    step_timeout_s: wall limit of one reset or step, with isolation = process.
+    workers: worker processes; these and the limits below are of
+      isolation = process.
+    start_timeout_s: wall limit of a worker's start, and of building an
+      environment.
+    step_timeout_s: wall limit of reset, of a step and of every other call.
+    close_timeout_s: wall limit of closing an environment.
+    start_retries: fresh environments that a rollout is given whose start fails:
+      building it or reset, before a token is sampled. Nothing else is retried.
+    memory_gib: address space of a worker; None is no limit.
   """
 
   target: str = ''
   settings: Mapping[str, Any] = _mapping()
   isolation: str = 'inline'
   workers: int = 4
+  start_timeout_s: float = 60.0
   step_timeout_s: float = 10.0
+  close_timeout_s: float = 10.0
+  start_retries: int = 1
+  memory_gib: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -139,7 +152,9 @@ class VerifierConfig:
     target: import path, `module:Class`.
     settings: keyword arguments of the class.
     workers: worker processes.
-    timeout_s: wall limit of one score.
+    start_timeout_s: wall limit of a worker's start, and of its imports.
+    timeout_s: wall limit of one score, which is never tried again.
+    memory_gib: address space of a worker; None is no limit.
     rescore_share: share of the scored rollouts that is scored a second time
       from the same input (D8; guess).
   """
@@ -147,7 +162,9 @@ class VerifierConfig:
   target: str = ''
   settings: Mapping[str, Any] = _mapping()
   workers: int = 1
+  start_timeout_s: float = 60.0
   timeout_s: float = 10.0
+  memory_gib: float | None = None
   rescore_share: float = 0.01
 
 
@@ -525,6 +542,7 @@ class ExperimentConfig:
   reward: RewardConfig = RewardConfig()
   termination: term.TerminationRules = term.TerminationRules()
   data: DataConfig = DataConfig()
+  faults: FaultsConfig = FaultsConfig()
   batching: BatchingConfig = BatchingConfig()
   gae: GaeConfig = GaeConfig()
   advantage: AdvantageConfig = AdvantageConfig()

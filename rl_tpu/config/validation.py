@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rl_tpu.config import checks
+from rl_tpu.config import fault_checks
 from rl_tpu.config import fields
 from rl_tpu.config import learning_checks
 from rl_tpu.config import schema
@@ -201,17 +202,6 @@ def _is_json(value: Any) -> bool:
   return True
 
 
-def _check_workers(config: schema.ExperimentConfig) -> None:
-  environment = config.environment
-  checks.one_of(
-      'environment.isolation', environment.isolation, 'inline', 'process'
-  )
-  checks.at_least('environment.workers', environment.workers, 1)
-  checks.positive('environment.step_timeout_s', environment.step_timeout_s)
-  checks.at_least('verifier.workers', config.verifier.workers, 1)
-  checks.positive('verifier.timeout_s', config.verifier.timeout_s)
-
-
 def _check_support(config: schema.ExperimentConfig) -> None:
   """Truncated sampling goes with a record that the trainer replays (O5)."""
   sampling = config.sampling
@@ -388,7 +378,7 @@ _CHECKS: tuple[Callable[[schema.ExperimentConfig], None], ...] = (
     _check_run,
     _check_mesh,
     _check_model,
-    _check_workers,
+    fault_checks.check,
     _check_sampling,
     _check_sampler,
     _check_window,

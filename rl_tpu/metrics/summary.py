@@ -123,7 +123,21 @@ def rollout_figures(
     share = sum(r.discard_reason == reason for r in discarded) / len(ended)
     if share:
       figures[f'rollout/discarded/{reason.value}'] = share
+  for cause, count in faults(ended).items():
+    figures[f'rollout/fault/{cause.value}'] = float(count)
   return figures | _counters(ended, turns)
+
+
+def faults(
+    ended: Sequence[records.Rollout],
+) -> dict[term.FaultCause, int]:
+  """How many infrastructure failures had each cause (A5)."""
+  causes = [
+      r.fault_cause
+      for r in ended
+      if r.termination == term.Termination.INFRA_FAILURE
+  ]
+  return {c: causes.count(c) for c in term.FaultCause if c in causes}
 
 
 def _counters(

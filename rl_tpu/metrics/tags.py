@@ -165,6 +165,10 @@ TAGS: dict[str, str] = {
     'rollout/running': 'rollouts that have not ended',
     'rollout/discarded/{reason}': 'share of ended rollouts discarded for this',
     'rollout/end/{kind}': 'share of ended rollouts that ended this way',
+    'rollout/fault/{cause}': 'infrastructure failures of this cause (A5)',
+    'rollout/close_faults': (
+        'environments so far whose close failed, after their rollout'
+    ),
     'rollout/tokens_{figure}': 'tokens per rollout: mean, p50, p95, max',
     'rollout/actions_{figure}': 'sampled tokens per rollout',
     'rollout/turns_{figure}': 'turns per rollout',

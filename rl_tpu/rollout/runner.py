@@ -6,6 +6,7 @@ jobs. With several processes each of them runs all sessions and takes the same
 decisions; environments and verifiers are divided, and their answers exchanged.
 """
 
+import dataclasses
 import time
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
@@ -14,6 +15,11 @@ from rl_tpu.records import records
 from rl_tpu.rollout import desk as desk_lib
 from rl_tpu.rollout import session as session_lib
 from rl_tpu.sharding import hosts as hosts_lib
+from rl_tpu.types import termination as term
+
+
+class SamplerFault(Exception):
+  """The sampler failed as a whole; what it was answering is lost (O6)."""
 
 
 class Completer(Protocol):
@@ -92,6 +98,7 @@ class Runner:
       make_session: Callable[[session_lib.Job], session_lib.Session],
       *,
       exchange: Exchange = Exchange(hosts_lib.ALONE),
+      start_retries: int = 0,
       on_end: Callable[[int, int], None] | None = None,
   ):
     """Wires the parts.
@@ -102,6 +109,7 @@ class Runner:
       verify: starts the verifier on evidence.
       make_session: the session of a job.
       exchange: between the processes.
+      start_retries: fresh environments that a job whose start fails is given.
       on_end: called with (ended, all) for progress.
     """
     self._sampler = sampler
@@ -109,18 +117,24 @@ class Runner:
     self._verify = verify
     self._make_session = make_session
     self._exchange = exchange
+    self._start_retries = start_retries
     self._on_end = on_end
     self.seconds = {'sampler': 0.0, 'wait': 0.0}
 
   def collect(
       self, jobs: Sequence[session_lib.Job]
   ) -> list[records.Rollout]:
-    """Runs every job once; the result is in the order of the jobs."""
+    """Runs every job once; the result is in the order of the jobs.
+
+    Raises:
+      SamplerFault: the sampler raised, or owes completions and is idle.
+    """
     desk = desk_lib.Desk(
         self._exchange.owned(len(jobs)),
         acquire=self._acquire,
         verify=self._verify,
         fault_of=desk_lib.fault_of,
+        start_retries=self._start_retries,
     )
     collection = _Collection(jobs, desk, self._sampler, self._make_session)
     reported = 0
@@ -128,11 +142,10 @@ class Runner:
       while len(collection.ended) < len(jobs):
         moved = self._listen(desk, collection)
         if self._sampler.busy:
-          start = time.perf_counter()
-          completions = self._sampler.step()
-          self.seconds['sampler'] += time.perf_counter() - start
-          for completion in completions:
+          for completion in self._decode():
             collection.complete(completion)
+        elif collection.waits_for_sampler:
+          raise SamplerFault('it is idle and owes every live rollout an answer')
         elif not moved:
           start = time.perf_counter()
           time.sleep(0.0005)
@@ -143,6 +156,16 @@ class Runner:
     finally:
       desk.close()
     return [collection.ended[i] for i in range(len(jobs))]
+
+  def _decode(self) -> list[Any]:
+    """One round of the sampler."""
+    start = time.perf_counter()
+    try:
+      return self._sampler.step()
+    except Exception as error:  # pylint: disable=broad-except
+      raise SamplerFault(f'{type(error).__name__}: {error}') from error
+    finally:
+      self.seconds['sampler'] += time.perf_counter() - start
 
   def _listen(self, desk: desk_lib.Desk, collection: '_Collection') -> bool:
     """Takes events in until there are none; True if there was one."""
@@ -166,11 +189,19 @@ class _Collection:
     self._make_session = make_session
     self._live: dict[int, Any] = {}
     self._by_request: dict[str, int] = {}
+    self._retries: dict[int, int] = {}
+
+  @property
+  def waits_for_sampler(self) -> bool:
+    """True where no environment and no verifier is asked anything."""
+    return 0 < len(self._live) == len(self._by_request)
 
   def take(self, event: desk_lib.Event) -> None:
     """Starts a session, or goes on with an answer."""
     if event.job not in self._live:
       self._live[event.job] = self._make_session(self._jobs[event.job]).run()
+    if event.retries:
+      self._retries[event.job] = event.retries
     answer = event.answer
     if event.fault is not None:
       answer = session_lib.Fault(*event.fault)
@@ -178,7 +209,10 @@ class _Collection:
 
   def complete(self, completion: Any) -> None:
     """Goes on with what was sampled."""
-    self._advance(self._by_request.pop(completion.request_id), completion)
+    job = self._by_request.pop(completion.request_id, None)
+    if job is None:
+      raise SamplerFault(f'it answered {completion.request_id}, not asked for')
+    self._advance(job, completion)
 
   def _advance(self, job: int, answer: Any) -> None:
     session = self._live[job]
@@ -188,12 +222,29 @@ class _Collection:
       else:
         ask = session.send(answer)
     except StopIteration as stop:
-      self.ended[job] = stop.value
+      self.ended[job] = _with_retries(stop.value, self._retries.get(job, 0))
       del self._live[job]
       self._desk.release(job)
       return
     if isinstance(ask, session_lib.Sample):
-      self._by_request[ask.request.request_id] = job
-      self._sampler.submit(ask.request)
+      self._submit(job, ask.request)
     else:
       self._desk.ask(job, ask)
+
+  def _submit(self, job: int, request: Any) -> None:
+    try:
+      self._sampler.submit(request)
+    except ValueError as error:
+      # A request that it does not take is of one rollout.
+      fault = session_lib.Fault(term.FaultCause.SAMPLER, f'sampler: {error}')
+      self._advance(job, fault)
+      return
+    self._by_request[request.request_id] = job
+
+
+def _with_retries(rollout: records.Rollout, retries: int) -> records.Rollout:
+  """The record with the starts that failed before its own (A5)."""
+  if not retries:
+    return rollout
+  counters = rollout.counters | {'start_retries': float(retries)}
+  return dataclasses.replace(rollout, counters=counters)

@@ -80,7 +80,15 @@ class Session:
     except Fault as fault:
       end = protocol.End(term.Termination.INFRA_FAILURE)
       return self._record(end, None, fault)
-    return self._record(end, score, None)
+    except chat.MessagesRefused as refused:
+      # They are the environment's: the policy only ever answers them.
+      end = protocol.End(term.Termination.INFRA_FAILURE)
+      fault = Fault(term.FaultCause.ENVIRONMENT, f'environment: {refused}')
+      return self._record(end, None, fault)
+    fault = None
+    if end.kind == term.Termination.INFRA_FAILURE:
+      fault = Fault(term.FaultCause.ENVIRONMENT, 'environment: it said so')
+    return self._record(end, score, fault)
 
   def _play(self) -> Generator[Ask, Any, protocol.End]:
     observation = yield Call('reset', (self._job.task, self._job.task.seed))
@@ -107,11 +115,6 @@ class Session:
       )
       step = yield Call('step', (action,))
       for name, value in step.rewards.items():
-        if not np.isfinite(value):
-          # No number is not a reward of 0 (K35).
-          raise Fault(
-              term.FaultCause.ENVIRONMENT, f'environment: reward {name}={value}'
-          )
         self._recorder.reward(name, value)
       for name, value in step.counters.items():
         self._count(name, value)
@@ -179,6 +182,9 @@ class Session:
         return
       self._recorder.remark(self._talk.add(request, ask=True))
       completion, limited_by = yield from self._reply(is_summary=True)
+      if completion is None:
+        # What happened fills the window: the next turn finds that out as well.
+        return
       yield from self._name_state('summary/')
       if completion.finish_reason != 'stop' and limited_by is not None:
         # No tokens are left: the next turn finds that out as well.
@@ -258,6 +264,12 @@ class Session:
         ),
     )
     completion = yield Sample(request, is_summary)
+    if not np.isfinite(completion.logprob).all():
+      # Its tokens are of no policy that the trainer knows (R5).
+      raise Fault(
+          term.FaultCause.SAMPLER,
+          f'sampler: log-probabilities of turn {self._turns} are not finite',
+      )
     token_type, self._calls = token_typing.read(
         completion.token, self._tokenizer, self._spec, self._stop_ids
     )

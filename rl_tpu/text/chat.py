@@ -43,6 +43,10 @@ class HistoryRewritten(ValueError):
   """The template changed text that is already part of the stream."""
 
 
+class MessagesRefused(ValueError):
+  """The template does not take the messages that it was given."""
+
+
 class ChatTemplate:
   """The chat template of a model folder."""
 
@@ -146,7 +150,7 @@ class ChatTemplate:
       ask: the assistant speaks next, so its header is added.
 
     Raises:
-      ValueError: the template refuses the messages.
+      MessagesRefused: the template does not take the messages.
     """
     return self._render(tuple(messages), ask)
 
@@ -162,7 +166,7 @@ class ChatTemplate:
           **self._variables,
       )
     except jinja2.TemplateError as error:
-      raise ValueError(f'the chat template failed: {error}') from error
+      raise MessagesRefused(f'the chat template failed: {error}') from error
 
   def closing(self) -> str:
     """What the template itself writes after an assistant's content."""

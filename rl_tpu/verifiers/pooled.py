@@ -13,6 +13,7 @@ from typing import Any
 from rl_tpu.config import loading
 from rl_tpu.isolation import errors
 from rl_tpu.isolation import pool
+from rl_tpu.isolation import process
 from rl_tpu.types import termination as term
 from rl_tpu.verifiers import protocol
 
@@ -27,6 +28,8 @@ class PooledVerifier:
       *,
       workers: int = 1,
       timeout_s: float = 10.0,
+      startup_s: float = process.STARTUP_S,
+      memory_gib: float | None = None,
   ):
     """Builds it once here, which checks the settings, and starts workers.
 
@@ -35,6 +38,8 @@ class PooledVerifier:
       settings: keyword arguments of the class.
       workers: processes.
       timeout_s: wall limit of one score.
+      startup_s: limit of a worker's start.
+      memory_gib: address space of a worker; None is no limit.
 
     Raises:
       ValueError: a target or a setting that does not exist.
@@ -47,7 +52,12 @@ class PooledVerifier:
     self._target = target
     self._settings = json.dumps(dict(settings), sort_keys=True)
     self._timeout_s = timeout_s
-    self._pool = pool.CallPool(workers, preload=(target.partition(':')[0],))
+    self._pool = pool.CallPool(
+        workers,
+        preload=(target.partition(':')[0],),
+        startup_s=startup_s,
+        memory_gib=memory_gib,
+    )
 
   @property
   def verifier_id(self) -> str:

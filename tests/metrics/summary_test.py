@@ -190,6 +190,20 @@ class RolloutFiguresTest(absltest.TestCase):
     self.assertEqual(figures['rollout/counter/retries'], 2.0)
     self.assertEqual(tags.unknown(figures), [])
 
+  def test_A5_infrastructure_failures_are_counted_by_cause(self):
+    cause = term.FaultCause
+    failed = [
+        discarded(fault_cause=c)
+        for c in (cause.TIMEOUT, cause.NETWORK, cause.TIMEOUT)
+    ]
+    figures = summary.rollout_figures([judged(rollout())], failed)
+    shown = {n: v for n, v in figures.items() if n.startswith('rollout/fault')}
+    self.assertEqual(
+        shown, {'rollout/fault/timeout': 2.0, 'rollout/fault/network': 1.0}
+    )
+    self.assertEqual(figures['rollout/end/infra_failure'], 0.75)
+    self.assertEqual(tags.unknown(figures), [])
+
   def test_cutting_a_rollout_in_rows_changes_no_length_in_turns(self):
     whole = (segment(0, 'CAAAA', [-1, 0, 0, 1, 1], 'failure'),)
     cut = (

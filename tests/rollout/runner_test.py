@@ -86,7 +86,7 @@ class RunnerTest(absltest.TestCase):
     def acquire():
       if len(taken) == places:
         return None
-      taken.append(Place(worlds.Counting()))
+      taken.append(Place(worlds.Counting))
       return taken[-1]
 
     sampler = worlds.ScriptedSampler(self.tokenizer, _line)

@@ -95,7 +95,7 @@ class SessionStatesTest(parameterized.TestCase):
     )
     runner = runner_lib.Runner(
         worlds.ScriptedSampler(self.tokenizer, _line),
-        lambda: desk_lib.InlineEnvironment(world()),
+        desk_lib.InlinePool(world).acquire,
         verify or _Scores(1.0),
         functools.partial(
             session_lib.Session,

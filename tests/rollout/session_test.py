@@ -78,9 +78,7 @@ class SessionTest(parameterized.TestCase):
         settings=settings or self._settings(),
     )
     sampler = sampler or worlds.ScriptedSampler(self.tokenizer, _line)
-    acquire = acquire or (
-        lambda: desk_lib.InlineEnvironment(worlds.Counting())
-    )
+    acquire = acquire or desk_lib.InlinePool(worlds.Counting).acquire
     runner = runner_lib.Runner(
         sampler, acquire, lambda evidence: _Verdict(), make,
     )
@@ -218,7 +216,7 @@ class SessionTest(parameterized.TestCase):
     self.spec = Listening.spec
     (rollout,), _ = self._run(
         [{'turns': 12}],
-        acquire=lambda: desk_lib.InlineEnvironment(Listening()),
+        acquire=desk_lib.InlinePool(Listening).acquire,
     )
     self.assertEqual(heard, ['1 2'] * (rollout.num_segments - 1))
     text = self.tokenizer.decode(rollout.segments[1].token)

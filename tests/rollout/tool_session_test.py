@@ -110,7 +110,7 @@ class ToolSessionTest(absltest.TestCase):
     sampler = worlds.ScriptedSampler(tokenizer, lambda *_: next(replies))
     runner = runner_lib.Runner(
         sampler,
-        lambda: desk_lib.InlineEnvironment(Adding(heard)),
+        desk_lib.InlinePool(lambda: Adding(heard)).acquire,
         lambda evidence: _Verdict(),
         lambda job: session_lib.Session(
             job, Adding.spec, chat.ChatTemplate(TEMPLATE), tokenizer, settings

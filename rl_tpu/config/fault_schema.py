@@ -1,0 +1,21 @@
+"""Settings of what a run bears: failing environments, sampler and numbers."""
+
+import dataclasses
+
+
+@dataclasses.dataclass(frozen=True)
+class FaultsConfig:
+  """When a run stops instead of going on with what is left (A5, O6, L18).
+
+  Attributes:
+    max_share: share of a batch's rollouts, or of an evaluation's, that may end
+      as infra_failure (guess); above it the run stops. 1 is off.
+    sampler_restarts: restarts of a failed sampler in one update, weights pushed
+      again and the update's rollouts begun anew; one more fault stops the run.
+    max_skipped: updates in a row with a step that is skipped because loss or
+      gradient is not finite, after which the run stops (guess).
+  """
+
+  max_share: float = 0.25
+  sampler_restarts: int = 1
+  max_skipped: int = 5
