@@ -84,6 +84,12 @@ def arrange(
   """Lays parameters out for decoding; norms stay float32.
 
   Adapters are merged into the matrices that they belong to.
+
+  Args:
+    params: the trainer's.
+    config: the decoder's settings. Its `num_kv_heads` may be a multiple of
+      the parameters': each key head is there as often.
+    dtype: of the matrices.
   """
   if config.lora is not None:
     params = lora.merge(params, config.lora)
@@ -119,6 +125,8 @@ def _arrange_layer(layer, config, cast) -> LayerWeights:
     for kind in ('query', 'key', 'value'):
       part = layer[kind][name]
       part = jnp.moveaxis(part, 0, -1) if part.ndim == 3 else part
+      if kind != 'query':
+        part = jnp.repeat(part, groups // len(part), axis=0)
       parts.append(part.reshape(groups, -1, *part.shape[1:]))
     return cast(jnp.concatenate(parts, axis=1))
 

@@ -56,7 +56,7 @@ def attend(
   head_axis = None
   if query_BTHK.shape[2] % tensor == 0:
     head_axis = 'tensor'
-    repeats = _repeats(key_BTHK.shape[2], query_BTHK.shape[2], tensor)
+    repeats = key_repeats(key_BTHK.shape[2], query_BTHK.shape[2], tensor)
     key_BTHK, value_BTHK = (
         jnp.repeat(x, repeats, axis=2) for x in (key_BTHK, value_BTHK)
     )
@@ -71,8 +71,11 @@ def attend(
   )(query_BTHK, key_BTHK, value_BTHK, segment_BT, kind)
 
 
-def _repeats(key_heads: int, heads: int, tensor: int) -> int:
-  """How often a key head is repeated for every device to hold whole ones."""
+def key_repeats(key_heads: int, heads: int, tensor: int) -> int:
+  """How often a key head is repeated for every device to hold whole ones.
+
+  The tensor axis divides `heads`, those of the queries.
+  """
   least = tensor // math.gcd(key_heads, tensor)
   return least if heads % (key_heads * least) == 0 else heads // key_heads
 

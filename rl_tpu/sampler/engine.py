@@ -95,6 +95,7 @@ class PolicyEngine(contract.Engine):
     self.max_support = max_support
     self.shards = mesh_lib.batch_shards(mesh)
     self.weight_shardings = weights_lib.shardings(decoder_config, mesh)
+    self._config = weights_lib.served(decoder_config, mesh)
     self._slots = slots
     self._mesh = mesh
     self._chunk = max(1, min(prefill_rows, slots) // self.shards)
@@ -102,7 +103,7 @@ class PolicyEngine(contract.Engine):
 
   def _compile(self) -> None:
     """Makes the jitted functions; XLA runs at their first call."""
-    config, mesh = self.decoder_config, self._mesh
+    config, mesh = self._config, self._mesh
     state, weights = self.state_shardings(), self.weight_shardings
     rows, whole = rules.rows_sharding(mesh), rules.replicated(mesh)
     of_weights = weights_lib.shard_specs(weights)
@@ -173,7 +174,7 @@ class PolicyEngine(contract.Engine):
 
   def state_shardings(self) -> DecodeState:
     """Shardings of the decode state."""
-    config, mesh = self.decoder_config, self._mesh
+    config, mesh = self._config, self._mesh
     split = config.num_kv_heads % mesh.shape['tensor'] == 0
     spec = PartitionSpec(mesh_lib.BATCH_AXES, 'tensor' if split else None)
     layers = (NamedSharding(mesh, spec),) * config.num_layers
@@ -289,7 +290,9 @@ class PolicyEngine(contract.Engine):
 
   def _abstract(self, capacity: int) -> tuple[arranged.Weights, DecodeState]:
     """Weights and state with their shardings, nothing allocated."""
-    weights = weights_lib.weight_shapes(self.decoder_config, self.dtype)
+    weights = weights_lib.weight_shapes(
+        self.decoder_config, self._mesh, self.dtype
+    )
     state = jax.eval_shape(lambda: self._init(capacity=capacity))
     return (
         rules.abstract(weights, self.weight_shardings),

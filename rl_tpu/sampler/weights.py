@@ -1,5 +1,6 @@
 """The weights that the sampler serves, by policy version."""
 
+import dataclasses
 import functools
 from typing import Any
 
@@ -7,10 +8,29 @@ import jax
 from jax.sharding import NamedSharding, PartitionSpec
 
 from rl_tpu.models import arranged
+from rl_tpu.models import attend
 from rl_tpu.models import config as config_lib
 from rl_tpu.models import decoder
 from rl_tpu.sharding import rules
 from rl_tpu.types import programs as programs_lib
+
+
+def served(
+    config: config_lib.DecoderConfig, mesh: jax.sharding.Mesh
+) -> config_lib.DecoderConfig:
+  """The model as a mesh decodes it.
+
+  Key heads that the tensor axis does not divide are there several times, so
+  that each device has whole ones of its own: otherwise the compiler gathers
+  the cache.
+  """
+  heads, tensor = config.num_heads, mesh.shape['tensor']
+  if heads % tensor:
+    return config  # No head is divided.
+  repeats = attend.key_repeats(config.num_kv_heads, heads, tensor)
+  return dataclasses.replace(
+      config, num_kv_heads=config.num_kv_heads * repeats
+  )
 
 
 def shardings(
@@ -30,7 +50,7 @@ def shardings(
   return jax.tree.map(
       place_one,
       arranged.logical_axes(config),
-      weight_shapes(config, 'float32'),
+      weight_shapes(config, mesh, 'float32'),
       is_leaf=is_names,
   )
 
@@ -46,10 +66,12 @@ def shard_specs(weight_shardings: arranged.Weights) -> arranged.Weights:
 
 
 def weight_shapes(
-    config: config_lib.DecoderConfig, dtype: str
+    config: config_lib.DecoderConfig, mesh: jax.sharding.Mesh, dtype: str
 ) -> arranged.Weights:
   """Shape and dtype of every weight, nothing allocated."""
-  arrange = functools.partial(arranged.arrange, config=config, dtype=dtype)
+  arrange = functools.partial(
+      arranged.arrange, config=served(config, mesh), dtype=dtype
+  )
   return jax.eval_shape(arrange, decoder.shapes_of(config))
 
 
@@ -76,13 +98,14 @@ class PolicyStore:
     """
     self._replaces = replace
     self._shapes = decoder.shapes_of(decoder_config)
-    self._devices = jax.tree.leaves(weight_shardings)[0].mesh.devices
+    mesh = jax.tree.leaves(weight_shardings)[0].mesh
+    self._devices, config = mesh.devices, served(decoder_config, mesh)
     self._arrange = jax.jit(
         lambda params: jax.tree.map(
             # A copy: an output that only renames an input would share its
             # buffer, which the trainer's next step donates.
             lambda x: jax.numpy.array(x, copy=True),
-            arranged.arrange(params, decoder_config, dtype=dtype),
+            arranged.arrange(params, config, dtype=dtype),
         ),
         out_shardings=weight_shardings,
     )
@@ -127,6 +150,10 @@ class PolicyStore:
       self._weights = self._version = None
     weights = jax.block_until_ready(self._arrange(self._reach(params)))
     self._weights, self._version = weights, version
+
+  def drop(self) -> None:
+    """Serves nothing until the next `publish`."""
+    self._weights = self._version = None
 
   def program(self, params: decoder.Params) -> programs_lib.Program:
     """The copy that `publish` makes, of abstract parameters."""

@@ -1,5 +1,7 @@
 """Prefill and decode steps against the plain decoder."""
 
+import dataclasses
+
 from absl.testing import absltest
 from absl.testing import parameterized
 import jax
@@ -36,6 +38,14 @@ class DecodeTest(parameterized.TestCase):
       self.assertEqual(got.dtype, np.float32)
       want = _plain_logp(params, model, ids, temperature)
       np.testing.assert_allclose(got, want, atol=1e-4)
+
+  def test_O4_key_heads_that_are_there_several_times(self):
+    model = cases.config(num_heads=8, qkv_bias=True, qk_norm=True)
+    params, ids = cases.params(model), np.array(cases.ids(1, 9))
+    served = dataclasses.replace(model, num_kv_heads=4)
+    self.assertEqual(_arrange(params, served).layers[0].qkv.shape[0], 4)
+    got = decode.forced_logprobs(params, served, ids)
+    np.testing.assert_allclose(got, _plain_logp(params, model, ids), atol=1e-4)
 
   def test_short_sequences(self):
     model = cases.config()

@@ -139,7 +139,7 @@ class ApiTest(parameterized.TestCase):
     self.assertEqual(sizes, [64, 64, 96, 128, 192, 200, 200])
 
 
-class CompiledTest(absltest.TestCase):
+class CompiledTest(parameterized.TestCase):
 
   def test_decode_step_moves_nothing_between_devices(self):
     self.assertLen(jax.devices(), 8)
@@ -148,13 +148,15 @@ class CompiledTest(absltest.TestCase):
     self.assertIn('num_partitions=8', text)
     self.assertEqual(_collectives(text), [])
 
-  def test_tensor_axis_reduces_but_never_gathers_the_cache(self):
-    engine = worlds.engine(_LOCAL, K=3, slots=8, on=(2, 2, 2))
+  # Two key heads, on two devices and on four.
+  @parameterized.parameters(((2, 2, 2), 2), ((1, 2, 4), 4))
+  def test_tensor_axis_reduces_but_never_gathers_the_cache(self, on, slots):
+    engine = worlds.engine(_LOCAL, K=3, slots=8, on=on)
     text = engine.compiled_generate(capacity=48).as_text()
     self.assertIn('all-reduce', _collectives(text))
-    # A shard's cache: 2 slots, 1 key head, positions of 8 numbers.
+    # A shard's cache: its slots, 1 key head, positions of 8 numbers.
     for size in ('48', '37'):
-      self.assertIn(f'f32[2,1,{size},8]', text)
+      self.assertIn(f'f32[{slots},1,{size},8]', text)
       for line in text.splitlines():
         if _collectives(line):
           self.assertNotRegex(line, rf'[\[,]{size}[\],]')

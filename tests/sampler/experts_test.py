@@ -86,7 +86,7 @@ class ExpertsTest(absltest.TestCase):
 
   def test_every_shard_holds_its_experts_and_gathers_none(self):
     engine = worlds.engine(MODEL, slots=8, on=ON)
-    shapes = weights_lib.weight_shapes(MODEL, 'float32')
+    shapes = weights_lib.weight_shapes(MODEL, worlds.mesh(*ON), 'float32')
     gate = shapes.layers[0].experts.gate
     place = engine.weight_shardings.layers[0].experts.gate
     self.assertEqual(gate.shape, (8, 32, 16))

@@ -1,6 +1,7 @@
 """Publishing weights by version."""
 
 from absl.testing import absltest
+from absl.testing import parameterized
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,7 +25,7 @@ def _store(on=(1, 1, 1), **settings) -> weights_lib.PolicyStore:
   )
 
 
-class PolicyStoreTest(absltest.TestCase):
+class PolicyStoreTest(parameterized.TestCase):
 
   def test_nothing_is_served_before_the_first(self):
     store = _store()
@@ -112,6 +113,15 @@ class PolicyStoreTest(absltest.TestCase):
     self.assertEqual(tuple(layer.gate_up.spec), (None, 'tensor', None))
     self.assertEqual(tuple(layer.down.spec), (None, 'tensor'))
     self.assertEqual(tuple(weights.head.spec), ('tensor', None))
+
+  @parameterized.parameters(
+      # Query heads, key heads, devices: key heads that are served.
+      (4, 2, 2, 2), (4, 2, 4, 4), (8, 2, 4, 4), (12, 3, 4, 12), (6, 3, 4, 3)
+  )
+  def test_every_device_has_whole_key_heads(self, heads, keys, tensor, served):
+    config = cases.config(num_heads=heads, num_kv_heads=keys)
+    mesh = worlds.mesh(1, 1, tensor)
+    self.assertEqual(weights_lib.served(config, mesh).num_kv_heads, served)
 
 
 if __name__ == '__main__':
