@@ -10,6 +10,7 @@ from absl import logging
 from rl_tpu.assembly import update_figures
 from rl_tpu.learner import report as report_lib
 from rl_tpu.metrics import alarms as alarms_lib
+from rl_tpu.records import records
 from rl_tpu.rollout import batching
 
 FILE = 'incidents.jsonl'
@@ -66,6 +67,24 @@ def alarm(
           for found in alarms
       ],
   )
+
+
+def faults(
+    workdir: str, step: int, failed: Sequence[records.Rollout]
+) -> None:
+  """Writes the infrastructure failures that stop a run (A5)."""
+  lines = [
+      {
+          'update': step,
+          'kind': 'infra_failure',
+          'task_id': rollout.task_id,
+          'rollout_id': rollout.rollout_id,
+          'cause': rollout.fault_cause and rollout.fault_cause.value,
+          'detail': rollout.fault_detail,
+      }
+      for rollout in failed
+  ]
+  _append(workdir, lines)
 
 
 def _append(workdir: str, lines: Sequence[Mapping[str, Any]]) -> None:

@@ -94,8 +94,22 @@ def run_all(
     suffix: str = '',
     on_end: Callable[[int, int], None] | None = None,
     on_rollouts: Callable[[list[records.Rollout]], None] = lambda _: None,
+    serve: Callable[[Callable[[], Any]], Any] = lambda collect: collect(),
 ) -> list[evaluate_lib.Result]:
-  """One evaluation per temperature; figures and rollouts go to `eval/`."""
+  """One evaluation per temperature; figures and rollouts go to `eval/`.
+
+  Args:
+    config: the experiment.
+    workdir: receives `eval/`.
+    step: update that is evaluated.
+    world: tasks, environments and verifier.
+    sampler: serves the weights.
+    tasks: held-out tasks.
+    suffix: of the files' names.
+    on_end: called with (ended, all) for progress.
+    on_rollouts: called with the rollouts of every temperature.
+    serve: calls what collects; again where the sampler had to be restarted.
+  """
   folder = os.path.join(workdir, 'eval')
   os.makedirs(folder, exist_ok=True)
   results = []
@@ -103,7 +117,7 @@ def run_all(
     sampling = dataclasses.replace(config.sampling, temperature=temperature)
     runner = world.runner(sampler, sampling, on_end=on_end)
     result, rollouts = evaluate_lib.evaluate(
-        runner.collect,
+        lambda jobs, runner=runner: serve(lambda: runner.collect(jobs)),
         tasks,
         temperature=temperature,
         seed=config.seed,

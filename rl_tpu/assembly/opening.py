@@ -15,6 +15,7 @@ from rl_tpu.assembly import parts
 from rl_tpu.assembly import policy as policy_lib
 from rl_tpu.assembly import profiling
 from rl_tpu.assembly import run as run_lib
+from rl_tpu.assembly import serving as serving_lib
 from rl_tpu.assembly import warm_up
 from rl_tpu.checkpointing import mirror as mirror_lib
 from rl_tpu.checkpointing import store as store_lib
@@ -141,6 +142,7 @@ def _build(config, mirror, used, policy, learner, sampler, world, compiles):
       watch=critic_figures.CriticWatch(config),
       warm_up=warm_up.WarmUp(config.critic),
       profiler=profiling.Profiler(config.log, workdir),
+      serving=serving_lib.Serving(sampler, config.faults, world.hosts),
   )
   run.restore()
   goes_on = used is not None and world.hosts.is_lead

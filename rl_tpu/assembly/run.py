@@ -17,6 +17,7 @@ from rl_tpu.advantages import groups
 from rl_tpu.advantages import normalise
 from rl_tpu.advantages import stepwise
 from rl_tpu.assembly import ages
+from rl_tpu.assembly import bearing as bearing_lib
 from rl_tpu.assembly import critic_figures
 from rl_tpu.assembly import figures
 from rl_tpu.assembly import incidents
@@ -25,6 +26,7 @@ from rl_tpu.assembly import judging
 from rl_tpu.assembly import parts
 from rl_tpu.assembly import policy as policy_lib
 from rl_tpu.assembly import profiling
+from rl_tpu.assembly import serving as serving_lib
 from rl_tpu.assembly import warm_up as warm_up_lib
 from rl_tpu.assembly import watching
 from rl_tpu.checkpointing import mirror as mirror_lib
@@ -69,6 +71,7 @@ class TrainingRun:
   watch: critic_figures.CriticWatch
   warm_up: warm_up_lib.WarmUp
   profiler: profiling.Profiler
+  serving: serving_lib.Serving
   update_index: int = 0
   version: int = 0
   ledger: ledger_lib.Ledger = dataclasses.field(
@@ -89,6 +92,9 @@ class TrainingRun:
   compiles_seen: int = 0
   raw_advantage_BT: np.ndarray | None = None
   kl: dict[str, float] = dataclasses.field(default_factory=dict)
+  bearing: bearing_lib.Bearing = dataclasses.field(
+      default_factory=bearing_lib.Bearing
+  )
 
   # --- loop control --------------------------------------------------------
 
@@ -128,11 +134,12 @@ class TrainingRun:
   def take_tasks(self) -> list[session_lib.Job]:
     """The next tasks as jobs, `group.size` rollouts of each."""
     self.sampler.reset_stats()
+    self.serving.begin()
     self.kl = {}
     return self.gathering.jobs()
 
   def collect(self, jobs: Sequence[session_lib.Job]) -> list[records.Rollout]:
-    """Runs the jobs under the published weights."""
+    """Runs the jobs under the published weights; anew if the sampler fails."""
     self.ledger.start(len(jobs))
     with self.clock.phase('rollout'):
       runner = self.world.runner(
@@ -140,13 +147,19 @@ class TrainingRun:
           self.config.sampling,
           on_end=self.progress.on_rollout,
       )
-      rollouts = runner.collect(jobs)
+      rollouts = self._serve(lambda: runner.collect(jobs))
     self.ledger.end(len(rollouts))
     now = time.time()
     return [
         dataclasses.replace(r, t_enqueued=r.t_end, t_consumed=now)
         for r in rollouts
     ]
+
+  def _serve(self, collect: Callable[[], Any]) -> Any:
+    """What `collect` returns under the version that is trained (O6)."""
+    return self.serving.collect(
+        collect, version=self.version, params=self.state.policy_params
+    )
 
   def admit(
       self, rollouts: Sequence[records.Rollout]
@@ -156,6 +169,9 @@ class TrainingRun:
     Returns:
       All rollouts of the update, and the decision. Under
       `group.dynamic_sampling` further rollouts were collected for it (E9).
+
+    Raises:
+      RunStopped: too many of them are infrastructure failures (A5).
     """
     with self.clock.phase('batch'):
       rollouts, admitted = self.gathering.admit(
@@ -167,6 +183,7 @@ class TrainingRun:
       )
       self.ledger.record(admitted)
       self.ledger.assert_balanced()
+      bearing_lib.check_batch(self, rollouts, admitted)
       admission.check_scored(
           admitted, max_missing=self.config.termination.max_missing
       )
@@ -278,21 +295,12 @@ class TrainingRun:
     return np.where(joins.rollout_BT >= 0, source_BT, -1)
 
   def publish(self) -> None:
-    """Pushes the new weights to the sampler as the next version.
-
-    Raises:
-      RuntimeError: the sampler serves another version after it (O6).
-    """
+    """Pushes the new weights to the sampler as the next version (O6)."""
     with self.clock.phase('publish'):
       self.version += 1
-      self.sampler.update_weights(
+      self.serving.publish(
           self.version, self.state.policy_params, self.config.sampler.sync
       )
-      if self.sampler.version != self.version:
-        raise RuntimeError(
-            f'version {self.version} was pushed, but the sampler serves'
-            f' {self.sampler.version} (O6).'
-        )
 
   # --- row 11: figures, checkpoints, evaluation ----------------------------
 
@@ -343,6 +351,7 @@ class TrainingRun:
           self.world.hosts.exchange(self.world.pool.close_faults)
       )
       values['policy/version'] = self.version
+      values['rollout/sampler_restarts'] = self.serving.restarts
       self.totals['sampled_tokens'] = (
           self.totals.get('sampled_tokens', 0.0) + sampled
       )
@@ -372,6 +381,8 @@ class TrainingRun:
     success = None
     if self._evaluated_now():
       success = next(iter(self.results['last']['found'].values()))[0]
+      if np.isnan(success):
+        success = None  # Every rollout of the evaluation failed.
     with self.clock.phase('checkpoint'):
       host = {
           'policy_version': self.version,
@@ -423,7 +434,8 @@ class TrainingRun:
           tasks=judging.first_tasks(
               self.eval_tasks, self.config.evaluation, count
           ),
-          on_rollouts=self.gathering.check_noise,
+          on_rollouts=self._check_evaluated,
+          serve=self._serve,
       )
     found, values = {}, {}
     for result in results:
@@ -438,6 +450,10 @@ class TrainingRun:
         'update': self.update_index, 'tasks': count, 'found': found,
     }
     return found
+
+  def _check_evaluated(self, rollouts: Sequence[records.Rollout]) -> None:
+    self.gathering.check_noise(rollouts)
+    bearing_lib.check_evaluation(self, rollouts)
 
   def finish(self) -> dict[str, Any]:
     """Evaluates the end, saves it, and returns the summary.

@@ -1,7 +1,8 @@
 """The command line: picks the verb and turns errors into exit codes.
 
 0: the work is done. 2: a user's mistake, found before any work, one line.
-1: an internal error, with its traceback, or data with faults (check-data).
+1: an internal error, with its traceback; data with faults (check-data); or a
+run that a rule of its settings has stopped, one line.
 128 + n: ended by signal n; 134 where another process of the run was lost.
 """
 
@@ -17,6 +18,7 @@ from rl_tpu.cli import arguments
 from rl_tpu.cli import guarding
 from rl_tpu.cli import verbs
 from rl_tpu.config import fields
+from rl_tpu.types import stops
 
 DONE, INTERNAL, MISTAKE, INTERRUPTED = 0, 1, 2, 130
 
@@ -83,6 +85,9 @@ def main(words: Sequence[str]) -> int:
     # not fail again when the interpreter flushes it.
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return DONE
+  except stops.RunStopped as stopped:
+    print(f'rl_tpu: {one_line(stopped)}', file=sys.stderr)
+    return INTERNAL
   except Exception as error:  # The outermost frame: it becomes an exit code.
     if phase.begun or not is_mistake(error):
       traceback.print_exc()

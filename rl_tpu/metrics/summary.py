@@ -123,20 +123,22 @@ def rollout_figures(
     share = sum(r.discard_reason == reason for r in discarded) / len(ended)
     if share:
       figures[f'rollout/discarded/{reason.value}'] = share
-  for cause, count in faults(ended).items():
+  for cause, count in fault_counts(ended).items():
     figures[f'rollout/fault/{cause.value}'] = float(count)
   return figures | _counters(ended, turns)
 
 
-def faults(
+def failed(ended: Sequence[records.Rollout]) -> list[records.Rollout]:
+  """The infrastructure failures."""
+  kind = term.Termination.INFRA_FAILURE
+  return [rollout for rollout in ended if rollout.termination == kind]
+
+
+def fault_counts(
     ended: Sequence[records.Rollout],
 ) -> dict[term.FaultCause, int]:
   """How many infrastructure failures had each cause (A5)."""
-  causes = [
-      r.fault_cause
-      for r in ended
-      if r.termination == term.Termination.INFRA_FAILURE
-  ]
+  causes = [rollout.fault_cause for rollout in failed(ended)]
   return {c: causes.count(c) for c in term.FaultCause if c in causes}
 
 

@@ -166,6 +166,7 @@ TAGS: dict[str, str] = {
     'rollout/discarded/{reason}': 'share of ended rollouts discarded for this',
     'rollout/end/{kind}': 'share of ended rollouts that ended this way',
     'rollout/fault/{cause}': 'infrastructure failures of this cause (A5)',
+    'rollout/sampler_restarts': 'restarts of the sampler so far (O6)',
     'rollout/close_faults': (
         'environments so far whose close failed, after their rollout'
     ),

@@ -90,6 +90,11 @@ class JetStreamSampler:
         weight_shardings=engine.weight_shardings,
         dtype=engine.dtype,
     )
+    self._stats = Stats()
+    self._empty()
+
+  def _empty(self) -> None:
+    engine = self._engine
     self._scheduler = scheduler_lib.SlotScheduler(
         slots=engine.max_concurrent_decodes,
         shards=engine.shards,
@@ -99,7 +104,6 @@ class JetStreamSampler:
     self._state: engine_lib.DecodeState | None = None
     self._capacity = 0
     self._ended: list[types.Completion] = []
-    self._stats = Stats()
 
   @property
   def version(self) -> int | None:
@@ -206,6 +210,14 @@ class JetStreamSampler:
     if mode == 'restart' and self._scheduler.num_live:
       slots = self._scheduler.requeue()
       self._state = self._engine.release(self._state, slots)
+
+  def reset(self) -> None:
+    """Drops requests, caches and weights; the engine's programs stay.
+
+    Weights have to be published again: those served are not to be relied on.
+    """
+    self._empty()
+    self._store.drop()
 
   def digest(self) -> bytes:
     """Of everything that the next decisions are taken from."""

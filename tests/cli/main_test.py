@@ -18,6 +18,7 @@ from rl_tpu.cli import main
 from rl_tpu.cli import stopping
 from rl_tpu.cli import tables
 from rl_tpu.cli import verbs
+from rl_tpu.types import stops
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 
@@ -214,6 +215,15 @@ class ErrorsTest(parameterized.TestCase):
     code, err = self.run_verb(work)
     self.assertEqual(code, 1)
     self.assertIn('Traceback', err)
+
+  def test_A5_a_run_that_stopped_itself_says_why_in_one_line(self):
+    def work(values, phase):
+      phase.begin()
+      raise stops.RunStopped('update 7: too many faults.')
+
+    code, err = self.run_verb(work)
+    self.assertEqual(code, 1)
+    self.assertEqual(err, 'rl_tpu: update 7: too many faults.\n')
 
   def test_value_error_during_work_keeps_its_traceback(self):
     def work(values, phase):

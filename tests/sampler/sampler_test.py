@@ -432,6 +432,22 @@ class UpdateTest(parameterized.TestCase):
       want = worlds.replay(self.old, one)
       np.testing.assert_allclose(one.logprob, want, atol=1e-4)
 
+  def test_O6_after_a_reset_everything_is_as_at_the_start(self):
+    self.made.reset()
+    self.assertFalse(self.made.busy)
+    self.assertIsNone(self.made.version)
+    with self.assertRaisesRegex(ValueError, 'publish some first'):
+      self.made.weights
+    self.made.update_weights(4, self.new, 'drain')
+    # The same id as before, and nothing of the caches of before.
+    request = worlds.request('r0', [1, 2, 3], max_tokens=7, seed=1)
+    with compile_count.count_compilations() as counter:
+      one = worlds.drain(self.made, [request])['r0']
+    self.assertEqual(counter.count, 0)
+    cold = worlds.sampler(self.new, K=4, slots=4)
+    worlds.assert_same(one, worlds.drain(cold, [request])['r0'])
+    self.assertEqual(set(one.version.tolist()), {4})
+
   def test_publication_compiles_nothing(self):
     worlds.drain(self.made)
     request = worlds.request('x', [1, 2], max_tokens=20)

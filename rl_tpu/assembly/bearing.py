@@ -1,0 +1,117 @@
+"""What a run bears of faults, and the report it stops with (A5)."""
+
+import collections
+from collections.abc import Sequence
+import dataclasses
+import os
+from typing import Any
+
+from rl_tpu.assembly import incidents
+from rl_tpu.metrics import summary
+from rl_tpu.records import jsonl
+from rl_tpu.records import records
+from rl_tpu.rollout import admission as admission_lib
+from rl_tpu.types import stops
+
+# Shares of so many updates before it are named in the report.
+_SHOWN = 5
+
+
+@dataclasses.dataclass
+class Bearing:
+  """What is known of the updates before.
+
+  Attributes:
+    shares: of infrastructure failures, the latest last.
+  """
+
+  shares: collections.deque[float] = dataclasses.field(
+      default_factory=lambda: collections.deque(maxlen=_SHOWN)
+  )
+
+
+def check_batch(
+    run: Any,
+    rollouts: Sequence[records.Rollout],
+    admitted: admission_lib.Admission,
+) -> None:
+  """Stops a run whose batch holds too many infrastructure failures (A5).
+
+  Its rollouts and figures are written all the same.
+
+  Args:
+    run: the training run.
+    rollouts: of the update.
+    admitted: their judgement.
+
+  Raises:
+    RunStopped: their share is above `faults.max_share`.
+  """
+  share = _share(rollouts)
+  if share <= run.config.faults.max_share:
+    run.bearing.shares.append(share)
+    return
+  step = run.update_index
+  jsonl.write(jsonl.rollouts_path(run.workdir, step), rollouts)
+  run.writer.scalars(
+      step,
+      summary.rollout_figures(admitted.judged, admitted.discarded)
+      | run.ledger.figures(),
+  )
+  before = ', '.join(f'{s:.0%}' for s in run.bearing.shares)
+  text = _faults_text(run, f'update {step}', rollouts)
+  text += f' The updates before had {before}.' if before else ''
+  raise stops.RunStopped(f'{text} {resumes_from(run)}')
+
+
+def check_evaluation(run: Any, rollouts: Sequence[records.Rollout]) -> None:
+  """Stops a run whose evaluation has too many; what was trained is saved.
+
+  Args:
+    run: the training run, between two updates.
+    rollouts: of the evaluation.
+
+  Raises:
+    RunStopped: their share is above `faults.max_share`.
+  """
+  if _share(rollouts) <= run.config.faults.max_share:
+    return
+  what = f'the evaluation after update {run.update_index}'
+  text = _faults_text(run, what, rollouts)
+  if run.update_index:
+    run.save()
+  raise stops.RunStopped(f'{text} {resumes_from(run)}')
+
+
+def resumes_from(run: Any) -> str:
+  """Names the last good checkpoint."""
+  step = run.world.hosts.of_lead(lambda: run.checkpoints.step('latest'))
+  if step is None:
+    return 'No checkpoint was saved yet (checkpoint.every).'
+  return (
+      'The last good checkpoint, from which the same command goes on, is'
+      f' {os.path.join(run.checkpoints.folder, str(step))}.'
+  )
+
+
+def _share(rollouts: Sequence[records.Rollout]) -> float:
+  return len(summary.failed(rollouts)) / max(len(rollouts), 1)
+
+
+def _faults_text(
+    run: Any, what: str, rollouts: Sequence[records.Rollout]
+) -> str:
+  failed = summary.failed(rollouts)
+  incidents.faults(run.workdir, run.update_index, failed)
+  counts = sorted(
+      summary.fault_counts(rollouts).items(), key=lambda pair: -pair[1]
+  )
+  causes = ', '.join(f'{cause.value} {count}' for cause, count in counts)
+  detail = ' '.join((failed[0].fault_detail or '').split())
+  return (
+      f'{what}: {len(failed)} of {len(rollouts)} rollouts'
+      f' ({_share(rollouts):.0%}) ended as infra_failure, more than'
+      f' faults.max_share = {run.config.faults.max_share:g}; by cause: {causes}.'
+      f' The first is {failed[0].rollout_id}: {detail[:200]}. All of them are in'
+      f' {incidents.FILE}. Mend what fails, or raise faults.max_share.'
+  )

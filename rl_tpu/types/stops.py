@@ -1,0 +1,5 @@
+"""A run that ends itself by a rule of its settings."""
+
+
+class RunStopped(RuntimeError):
+  """The run does not go on; the message is the report, in one line."""

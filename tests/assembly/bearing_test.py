@@ -1,0 +1,135 @@
+"""A5: too many infrastructure failures stop a run, with a report."""
+
+import dataclasses
+import json
+import pathlib
+import types
+
+from absl.testing import absltest
+
+from rl_tpu.assembly import bearing
+from rl_tpu.config import overrides
+from rl_tpu.config import schema
+from rl_tpu.metrics import tags
+from rl_tpu.records import jsonl
+from rl_tpu.rollout import admission
+from rl_tpu.rollout import ledger
+from rl_tpu.sharding import hosts
+from rl_tpu.types import stops
+from rl_tpu.types import termination as term
+from tests import group_cases
+
+
+class _Writer:
+
+  def __init__(self):
+    self.values = {}
+
+  def scalars(self, step, values):
+    self.values[step] = dict(values)
+
+
+class BearingTest(absltest.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.workdir = self.create_tempdir().full_path
+    self.saved = []
+    self.run = types.SimpleNamespace(
+        config=overrides.apply(
+            schema.ExperimentConfig('test'), ['faults.max_share=0.25']
+        ),
+        workdir=self.workdir,
+        update_index=7,
+        world=types.SimpleNamespace(hosts=hosts.ALONE),
+        checkpoints=types.SimpleNamespace(
+            folder='/runs/a/checkpoints', step=lambda which: 5
+        ),
+        writer=_Writer(),
+        ledger=ledger.Ledger(),
+        bearing=bearing.Bearing(),
+        save=lambda: self.saved.append(self.run.update_index),
+    )
+
+  def rollouts(self, *causes):
+    """Eight rollouts; the first ones have failed."""
+    made = [
+        group_cases.member(f'r{i}', [group_cases.Turn(2)], 1.0)
+        for i in range(8)
+    ]
+    for i, cause in enumerate(causes):
+      made[i] = dataclasses.replace(
+          made[i],
+          termination=term.Termination.INFRA_FAILURE,
+          terminal_reward=None,
+          solved=None,
+          fault_cause=term.FaultCause(cause),
+          fault_detail=f'environment: {cause}\n  in line 3',
+      )
+    return made
+
+  def check(self, *causes):
+    rollouts = self.rollouts(*causes)
+    admitted = admission.admit(
+        rollouts,
+        termination=term.TerminationRules(),
+        data=schema.DataConfig(),
+        row_length=64,
+    )
+    bearing.check_batch(self.run, rollouts, admitted)
+
+  def test_A5_a_share_at_the_limit_is_borne(self):
+    self.check('timeout', 'network')  # 2 of 8 = 0.25.
+    self.check()
+    self.assertEqual(list(self.run.bearing.shares), [0.25, 0.0])
+    self.assertFalse(jsonl.steps(self.workdir))
+
+  def test_A5_a_share_above_it_stops_the_run_with_a_report(self):
+    self.check('timeout')
+    with self.assertRaises(stops.RunStopped) as caught:
+      self.check('timeout', 'network', 'timeout')
+    message = str(caught.exception)
+    self.assertNotIn('\n', message)
+    for part in (
+        'update 7: 3 of 8 rollouts (38%)',
+        'faults.max_share = 0.25',
+        'timeout 2, network 1',
+        'r0: environment: timeout in line 3',
+        'The updates before had 12%.',
+        '/runs/a/checkpoints/5',
+    ):
+      self.assertIn(part, message)
+    # What it stopped on is there to be looked at.
+    stored = list(jsonl.read(jsonl.rollouts_path(self.workdir, 7)))
+    self.assertLen(stored, 8)
+    values = self.run.writer.values[7]
+    self.assertEqual(values['rollout/fault/timeout'], 2.0)
+    self.assertEqual(tags.unknown(values), [])
+    path = pathlib.Path(self.workdir, 'incidents.jsonl')
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    self.assertEqual([l['rollout_id'] for l in lines], ['r0', 'r1', 'r2'])
+    self.assertEqual([l['cause'] for l in lines], ['timeout', 'network', 'timeout'])
+
+  def test_A5_a_run_without_a_checkpoint_says_so(self):
+    self.run.checkpoints.step = lambda which: None
+    with self.assertRaisesRegex(stops.RunStopped, 'No checkpoint was saved'):
+      self.check(*['memory'] * 8)
+
+  def test_A5_an_evaluation_is_stopped_on_and_what_was_trained_is_kept(self):
+    bearing.check_evaluation(self.run, self.rollouts('sampler'))
+    self.assertEmpty(self.saved)
+    with self.assertRaisesRegex(
+        stops.RunStopped, 'the evaluation after update 7: 4 of 8'
+    ):
+      bearing.check_evaluation(self.run, self.rollouts(*['sampler'] * 4))
+    self.assertEqual(self.saved, [7])
+
+  def test_A5_before_the_first_update_there_is_nothing_to_keep(self):
+    self.run.update_index = 0
+    with self.assertRaises(stops.RunStopped):
+      bearing.check_evaluation(self.run, self.rollouts(*['sampler'] * 4))
+    self.assertEmpty(self.saved)
+
+
+if __name__ == '__main__':
+  absltest.main()

@@ -1,0 +1,139 @@
+"""A whole run whose environments and sampler fail (A5, A6, O6, K34, K35)."""
+
+import json
+import pathlib
+import shutil
+import tempfile
+from unittest import mock
+
+from absl.testing import absltest
+
+from rl_tpu import trainer
+from rl_tpu.config import overrides
+from rl_tpu.metrics import tags
+from rl_tpu.records import jsonl
+from rl_tpu.sampler import sampler as sampler_lib
+from rl_tpu.types import stops
+from rl_tpu.types import termination as term
+from tests import faulty
+from tests import tiny
+
+STEPS = 3
+CAUSES = {
+    'raise': 'environment',
+    'none': 'environment',
+    'nan': 'environment',
+    'unplugged': 'network',
+    'memory': 'memory',
+    'exit': 'environment',
+    'hang': 'timeout',
+}
+
+
+class FaultsRunTest(absltest.TestCase):
+
+  @classmethod
+  def setUpClass(cls):
+    super().setUpClass()
+    cls.folder = pathlib.Path(tempfile.mkdtemp())
+    cls.addClassCleanup(shutil.rmtree, cls.folder)
+    cls.config = overrides.apply(
+        tiny.experiment(tiny.model_folder(cls.folder), steps=STEPS),
+        [
+            'environment.target=tests.faulty:FaultyArithmetic',
+            'environment.isolation=process',
+            'environment.step_timeout_s=1',
+            'environment.memory_gib=4',
+            'faults.max_share=1',
+            'evaluation.tasks=2',
+            'evaluation.final_tasks=2',
+            'log.histograms_every=1',
+            'log.transcripts_every=1',
+        ],
+    )
+    cls.workdir = str(cls.folder / 'work')
+    whole = sampler_lib.JetStreamSampler.step
+    cls.failed = []
+
+    def step(sampler):
+      # In the middle of the second update, once.
+      if sampler.version == 1 and not cls.failed and sampler.stats()['calls']:
+        cls.failed.append(sampler.stats()['calls'])
+        raise RuntimeError('the device is gone')
+      return whole(sampler)
+
+    with mock.patch.object(sampler_lib.JetStreamSampler, 'step', step):
+      cls.summary = trainer.train(cls.config, cls.workdir)
+    text = pathlib.Path(cls.workdir, 'metrics.jsonl').read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    cls.lines = [line for line in lines if 'rollout/started' in line]
+    cls.rollouts = [
+        list(jsonl.read(jsonl.rollouts_path(cls.workdir, step)))
+        for step in range(1, STEPS + 1)
+    ]
+
+  def test_A5_K34_K35_what_fails_is_an_infra_failure_and_no_score(self):
+    seen = set()
+    for rollout in sum(self.rollouts, []):
+      way = faulty.way(rollout.task_id)
+      seen.add(way)
+      if way:
+        self.assertEqual(rollout.termination, term.Termination.INFRA_FAILURE)
+        self.assertEqual(rollout.fault_cause.value, CAUSES[way])
+        self.assertIsNone(rollout.terminal_reward)
+      else:
+        self.assertNotEqual(
+            rollout.termination, term.Termination.INFRA_FAILURE
+        )
+    self.assertGreater(len(seen), 4)
+
+  def test_A5_A6_no_faulty_rollout_is_in_a_trained_batch(self):
+    for step, (rollouts, line) in enumerate(zip(self.rollouts, self.lines), 1):
+      whole = {r.rollout_id for r in rollouts if not faulty.way(r.task_id)}
+      path = jsonl.estimates_path(self.workdir, step)
+      trained = {data['rollout_id'] for _, data in jsonl.read_lines(path)}
+      self.assertEqual(trained, whole)
+      failed = len(rollouts) - len(whole)
+      counts = {n: v for n, v in line.items() if n.startswith('rollout/fault/')}
+      self.assertEqual(sum(counts.values()), failed)
+      self.assertEqual(line['rollout/end/infra_failure'], failed / 8)
+
+  def test_A5_the_ledger_balances(self):
+    for line in self.lines:
+      self.assertEqual(line['rollout/started'], 8 * line['step'])
+      places = ('admitted', 'discarded', 'queued', 'running')
+      self.assertEqual(
+          line['rollout/started'], sum(line[f'rollout/{p}'] for p in places)
+      )
+      self.assertEqual(tags.unknown(set(line) - {'step', 'time'}), [])
+
+  def test_O6_the_update_whose_sampler_failed_began_anew(self):
+    self.assertLen(self.failed, 1)
+    restarts = [line['rollout/sampler_restarts'] for line in self.lines]
+    self.assertEqual(restarts, [0, 1, 1])
+    versions = [
+        {
+            int(v)
+            for r in rollouts
+            for s in r.segments
+            for v in s.behaviour_version[s.is_action]
+        }
+        for rollouts in self.rollouts
+    ]
+    self.assertEqual(versions, [{0}, {1}, {2}])
+
+  def test_A5_an_environment_that_always_fails_stops_the_run_at_once(self):
+    broken = overrides.apply(
+        self.config,
+        ['faults.max_share=0.5', 'environment.settings.always=unplugged'],
+    )
+    workdir = str(self.folder / 'broken')
+    with self.assertRaisesRegex(
+        stops.RunStopped, 'the evaluation after update 0: 2 of 2 .* network 2'
+    ):
+      trainer.train(broken, workdir)
+    self.assertEmpty(jsonl.steps(workdir))
+
+
+if __name__ == '__main__':
+  absltest.main()
