@@ -171,6 +171,8 @@ def host_environment(workdir: str) -> dict[str, str]:
       # Without it JAX falls back to the CPU when the chips do not start
       # (docs.jax.dev, jax 0.3.22), and the pod is paid for nothing.
       'JAX_PLATFORMS': 'tpu,cpu',
+      # The hosts find each other as JAX does it on TPU machines.
+      'RL_TPU_PROCESSES': 'auto',
       # docs.jax.dev/en/latest/persistent_compilation_cache.html: a job that
       # starts again does not compile again.
       'JAX_COMPILATION_CACHE_DIR': f'{workdir}/compilation_cache',

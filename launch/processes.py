@@ -65,38 +65,54 @@ def launch(values: argparse.Namespace) -> int:
 
 
 def start(
-    words: Sequence[str], processes: int, devices: int, **options
+    words: Sequence[str],
+    processes: int,
+    devices: int,
+    *,
+    module: str = 'rl_tpu',
+    cwd: str | os.PathLike[str] | None = None,
 ) -> list[subprocess.Popen]:
-  """Starts the processes.
+  """Starts the processes; what each prints goes to its `stdout`.
 
   Args:
     words: verb and flags.
     processes: how many.
     devices: CPU devices of each.
-    **options: of `subprocess.Popen`; by default both outputs go to one pipe.
+    module: what `python -m` runs.
+    cwd: where; None is the present folder.
   """
-  with socket.socket() as free:
-    free.bind(('127.0.0.1', 0))
-    address = f'127.0.0.1:{free.getsockname()[1]}'
-  options = {
-      'stdout': subprocess.PIPE, 'stderr': subprocess.STDOUT, 'text': True,
-  } | options
-  inherited = options.pop('env', os.environ)
+  address = free_address()
   return [
       subprocess.Popen(
-          [sys.executable, '-m', 'rl_tpu', *words],
-          env={
-              **inherited,
-              'JAX_PLATFORMS': 'cpu',
-              'XLA_FLAGS': f'--xla_force_host_platform_device_count={devices}',
-              'RL_TPU_PROCESSES': str(processes),
-              'RL_TPU_PROCESS': str(index),
-              'RL_TPU_COORDINATOR': address,
-          },
-          **options,
+          [sys.executable, '-m', module, *words],
+          env=os.environ | environment(processes, index, devices, address),
+          cwd=cwd,
+          stdout=subprocess.PIPE,
+          stderr=subprocess.STDOUT,
+          text=True,
       )
       for index in range(processes)
   ]
+
+
+def environment(
+    processes: int, index: int, devices: int, address: str
+) -> dict[str, str]:
+  """Variables of one process; `address` is that of process 0."""
+  return {
+      'JAX_PLATFORMS': 'cpu',
+      'XLA_FLAGS': f'--xla_force_host_platform_device_count={devices}',
+      'RL_TPU_PROCESSES': str(processes),
+      'RL_TPU_PROCESS': str(index),
+      'RL_TPU_COORDINATOR': address,
+  }
+
+
+def free_address() -> str:
+  """A port of this machine that nobody listens to."""
+  with socket.socket() as free:
+    free.bind(('127.0.0.1', 0))
+    return f'127.0.0.1:{free.getsockname()[1]}'
 
 
 def _show(index: int, process: subprocess.Popen) -> None:

@@ -488,10 +488,12 @@ class TrainingRun:
     """Takes up the latest whole checkpoint, if there is one."""
     for step in self.checkpoints.ignored_steps():
       logging.warning('checkpoint %d is not whole and is ignored', step)
-    step = self.world.hosts.of_lead(lambda: self.checkpoints.step('latest'))
-    if step is None:
+    found = self.checkpoints.restore_latest(self.state.trained)
+    if found is None:
       return
-    state, host = self.checkpoints.restore(step, self.state.trained)
+    step, state, host, problems = found
+    for problem in problems:
+      logging.warning('%s; it was deleted, and the one before is taken', problem)
     self.state = state._replace(base=self.state.base)
     self.update_index = host['update']
     self.version = host['policy_version']

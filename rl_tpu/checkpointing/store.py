@@ -1,14 +1,18 @@
 """One Orbax composite per step: networks, optimizers and every host cursor."""
 
+import hashlib
+import json
 import os
 from typing import Any
 
 import jax
+from absl import logging
 import orbax.checkpoint as ocp
 from etils import epath
 from orbax.checkpoint import checkpoint_managers as policies
 
 from rl_tpu.config import schema
+from rl_tpu.learner import fingerprint as fingerprint_lib
 from rl_tpu.sharding import hosts as hosts_lib
 
 # What the host part must hold, so that a resumed run goes on where it was
@@ -28,8 +32,14 @@ HOST_KEYS = (
     'queue',
 )
 
+# Digests of the two parts, by which damage is noticed.
+_INTEGRITY = 'integrity'
 # Ranks a step that was not evaluated below every success.
 _UNJUDGED = -1.0
+
+
+class DamagedError(ValueError):
+  """A step that cannot be read, or is not what was saved."""
 
 
 class CheckpointStore:
@@ -53,6 +63,7 @@ class CheckpointStore:
     """
     self._hosts = hosts
     self._folder = folder if '://' in folder else os.path.abspath(folder)
+    hosts.of_lead(self._mend_metrics)
     keep = policies.AnyPreservationPolicy([
         policies.LatestN(n=max(config.keep, 1)),
         policies.BestN(
@@ -68,6 +79,20 @@ class CheckpointStore:
             enable_async_checkpointing=True,
         ),
     )
+
+  def _mend_metrics(self) -> None:
+    """Makes unjudged what has lost its figure; the manager reads them all."""
+    for path in epath.Path(self._folder).glob('*/metrics/metrics'):
+      try:
+        found = json.loads(path.read_text())
+        is_sound = found == _metrics(found['success'])
+      except (ValueError, KeyError, TypeError):
+        is_sound = False
+      if not is_sound:
+        logging.warning(
+            '%s is damaged: its step counts as one that was not evaluated', path
+        )
+        path.write_text(json.dumps(_metrics(_UNJUDGED)))
 
   @property
   def folder(self) -> str:
@@ -120,16 +145,57 @@ class CheckpointStore:
       return
     if is_there:
       self._manager.delete(step)
+    digests = {
+        'state': fingerprint_lib.fingerprint(state),
+        'host': _digest(host),
+    }
     self._manager.save(
         step,
         args=ocp.args.Composite(
-            state=ocp.args.StandardSave(state), host=ocp.args.JsonSave(host)
+            state=ocp.args.StandardSave(state),
+            host=ocp.args.JsonSave({**host, _INTEGRITY: digests}),
         ),
-        metrics={'success': _UNJUDGED if success is None else success},
+        metrics=_metrics(_UNJUDGED if success is None else success),
     )
 
   def restore(self, step: int, like: Any) -> tuple[Any, dict[str, Any]]:
-    """Reads a step into the shapes and shardings of `like` (K29)."""
+    """Reads a step into the shapes and shardings of `like` (K29).
+
+    Raises:
+      DamagedError: the step cannot be read, at any process, or what was read
+        is not what was saved.
+      ValueError: a part is missing (O7).
+    """
+    state, host, problem = None, {}, ''
+    try:
+      state, host = self._read(step, like)
+    except Exception as error:  # pylint: disable=broad-except
+      # Whatever a changed byte makes of the readers of four formats.
+      problem = ' '.join(str(error).split())[:300]
+    if any(problems := self._hosts.exchange(problem)):
+      raise DamagedError(
+          f'checkpoint {step} in {self._folder} cannot be read:'
+          f' {next(filter(None, problems))}'
+      )
+    missing = [key for key in (*HOST_KEYS, _INTEGRITY) if key not in host]
+    if missing:
+      raise ValueError(
+          f'checkpoint {step} in {self._folder} lacks {missing}: it was not'
+          ' written by this version; start in another --workdir.'
+      )
+    digests = host.pop(_INTEGRITY)
+    found = {
+        'state': fingerprint_lib.fingerprint(state), 'host': _digest(host)
+    }
+    for name, digest in digests.items():
+      if found[name] != digest:
+        raise DamagedError(
+            f'checkpoint {step} in {self._folder} is damaged: its {name} part'
+            ' is not what was saved.'
+        )
+    return state, host
+
+  def _read(self, step: int, like: Any) -> tuple[Any, dict[str, Any]]:
     abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
     got = self._manager.restore(
         step,
@@ -138,13 +204,37 @@ class CheckpointStore:
             host=ocp.args.JsonRestore(),
         ),
     )
-    missing = [key for key in HOST_KEYS if key not in got['host']]
-    if missing:
-      raise ValueError(
-          f'checkpoint {step} in {self._folder} lacks {missing}: it was not'
-          ' written by this version; start in another --workdir.'
-      )
     return got['state'], got['host']
+
+  def restore_latest(
+      self, like: Any
+  ) -> tuple[int, Any, dict[str, Any], list[str]] | None:
+    """Reads the latest step that is whole and undamaged; deletes later ones.
+
+    Returns:
+      The step, its two parts, and what is wrong with those that were passed
+      over; None where nothing was saved.
+
+    Raises:
+      ValueError: there are steps, and none of them can be read.
+    """
+    problems = []
+    for step in self._hosts.of_lead(lambda: self.steps()[::-1]):
+      try:
+        state, host = self.restore(step, like)
+      except DamagedError as error:
+        problems.append((step, str(error)))
+        continue
+      for damaged, _ in problems:
+        # It would be taken for saved when the run comes to this step again.
+        self._manager.delete(damaged)
+      return step, state, host, [text for _, text in problems]
+    if problems:
+      raise ValueError(
+          f'{problems[0][1]} No other checkpoint can be read either; start in'
+          ' another --workdir.'
+      )
+    return None
 
   def restore_parameters(self, step: int, like: Any) -> Any:
     """Reads a part of a step's state; the rest stays on disk.
@@ -184,3 +274,13 @@ class CheckpointStore:
         (folder / name).exists()
         for name in ('_CHECKPOINT_METADATA', 'state', 'host')
     )
+
+
+def _metrics(success: float) -> dict[str, Any]:
+  return {'success': success, 'digest': _digest({'success': success})}
+
+
+def _digest(host: dict[str, Any]) -> str:
+  """Of JSON values; the same after a way through a file."""
+  text = json.dumps(json.loads(json.dumps(host)), sort_keys=True)
+  return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

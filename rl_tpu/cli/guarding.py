@@ -5,6 +5,7 @@ the program waits for a device: only a parent can say so in plain words.
 """
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,6 +14,10 @@ from types import FrameType
 
 _GUARDED = 'RL_TPU_GUARDED'
 _FORWARDED = (signal.SIGINT, signal.SIGTERM)
+# What runtimes say when the other end of a collective is gone.
+_GONE = re.compile(
+    r'by peer|Gloo|UNAVAILABLE|DEADLINE_EXCEEDED|coordination service', re.I
+)
 
 
 def is_guarded() -> bool:
@@ -46,18 +51,27 @@ def run(words: Sequence[str]) -> int:
   finally:
     for number, handler in before.items():
       signal.signal(number, handler)
-  if code >= 0:
+  if code in (-signal.SIGABRT, 128 + signal.SIGABRT):
+    why = 'another process of the run was lost'
+  elif code < 0:
+    why = f'this process was ended by {signal.Signals(-code).name}'
+  else:
     return code
-  name = signal.Signals(-code).name
-  why = f'it was ended by {name}'
-  if -code == signal.SIGABRT:
-    why = f'another process of the run was lost ({name})'
   print(
       f'rl_tpu: {why}. Start all processes again with the same --workdir: the'
       ' run goes on from its last checkpoint.',
       file=sys.stderr,
   )
-  return 128 - code
+  return code if code > 0 else 128 - code
+
+
+def is_of_lost_process(error: BaseException) -> bool:
+  """True for what a collective raises when another process is gone."""
+  return (
+      is_guarded()
+      and type(error).__name__ == 'JaxRuntimeError'
+      and bool(_GONE.search(str(error)))
+  )
 
 
 def follow_parent() -> None:

@@ -7,6 +7,7 @@ run that a rule of its settings has stopped, one line.
 """
 
 import os
+import signal
 import sys
 import time
 import traceback
@@ -21,6 +22,8 @@ from rl_tpu.config import fields
 from rl_tpu.types import stops
 
 DONE, INTERNAL, MISTAKE, INTERRUPTED = 0, 1, 2, 130
+# Also what JAX itself ends a process with that has lost another.
+LOST = 128 + signal.SIGABRT
 
 # What a user's mistake raises while a run is being prepared.
 # One of several processes leaves so late: the others find the same mistake,
@@ -44,7 +47,7 @@ def run() -> None:
     sys.exit(guarding.run(words))
   guarding.follow_parent()
   code = main(words)
-  if code in (INTERNAL, MISTAKE):
+  if code in (INTERNAL, MISTAKE, LOST):
     # Not through JAX's own exit, which waits for the other processes: they
     # wait for this one.
     if code == MISTAKE:
@@ -91,7 +94,7 @@ def main(words: Sequence[str]) -> int:
   except Exception as error:  # The outermost frame: it becomes an exit code.
     if phase.begun or not is_mistake(error):
       traceback.print_exc()
-      return INTERNAL
+      return LOST if guarding.is_of_lost_process(error) else INTERNAL
     print(f'rl_tpu: {one_line(error)}', file=sys.stderr)
     return MISTAKE
 

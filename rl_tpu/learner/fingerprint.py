@@ -9,6 +9,7 @@ import numpy as np
 
 from rl_tpu.sharding import placement
 
+_DEVICE = 'device'
 # Two sums under different words: 64 bits a leaf.
 _WORDS = (0x9E3779B9, 0x85EBCA6B)
 
@@ -21,13 +22,32 @@ def fingerprint(params: Any) -> str:
   a leaf leave the device.
   """
   leaves, _ = jax.tree_util.tree_flatten_with_path(params)
-  sums = placement.fetch(_sums([leaf for _, leaf in leaves]))
+  # What waits in the host's memory comes to the devices leaf by leaf.
+  waiting = {
+      place: _sums([jax.device_put(leaf, on_device)])
+      for place, (_, leaf) in enumerate(leaves)
+      if (on_device := _elsewhere(leaf)) is not None
+  }
+  here = [leaf for i, (_, leaf) in enumerate(leaves) if i not in waiting]
+  sums = iter(placement.fetch(_sums(here)))
+  waiting = placement.fetch(waiting)
+  sums = [
+      waiting[i][0] if i in waiting else next(sums) for i in range(len(leaves))
+  ]
   digest = hashlib.blake2b(digest_size=8)
   for (path, leaf), pair in zip(leaves, sums):
     name = jax.tree_util.keystr(path)
     digest.update(f'{name}{leaf.shape}{leaf.dtype}'.encode())
     digest.update(np.asarray(pair, np.uint32).tobytes())
   return digest.hexdigest()
+
+
+def _elsewhere(leaf: Any) -> jax.sharding.Sharding | None:
+  """Where a leaf has to go to be summed; None where it is there."""
+  place = getattr(leaf, 'sharding', None)
+  if place is None or place.memory_kind in (None, _DEVICE):
+    return None
+  return place.with_memory_kind(_DEVICE)
 
 
 @jax.jit

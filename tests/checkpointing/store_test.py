@@ -93,6 +93,72 @@ class StoreTest(absltest.TestCase):
     with self.assertRaisesRegex(ValueError, 'checkpoint 4 .* no net/v'):
       again.restore_parameters(4, {'net': {'v': like}})
 
+  def test_a_changed_bit_or_a_lost_file_is_noticed_or_harmless(self):
+    made = self._open(keep=5)
+    wanted = {'net': state(1.5), 'moments': state(0.25)}
+    made.save(7, wanted, HOST | {'cursor': {'next_index': 7}}, success=0.5)
+    made.close()
+    like = jax.tree.map(jnp.zeros_like, wanted)
+    saved = pathlib.Path(self.folder)
+    whole = pathlib.Path(self.create_tempdir().full_path) / 'whole'
+    shutil.copytree(saved, whole)
+    files = sorted(
+        p.relative_to(whole) for p in whole.rglob('*') if p.is_file()
+    )
+    self.assertGreater(len(files), 5)
+    noticed = 0
+    for name in files:
+      size = (whole / name).stat().st_size
+      places = sorted({0, size // 3, size // 2, size - 1} - {-1})
+      for place in (*places, None):
+        shutil.rmtree(saved)
+        shutil.copytree(whole, saved)
+        if place is None:
+          (saved / name).unlink()
+        elif size:
+          data = bytearray((saved / name).read_bytes())
+          data[place] ^= 4
+          (saved / name).write_bytes(data)
+        again = self._open(keep=5)
+        try:
+          found = again.restore_latest(like)
+          success = (again._manager.metrics(7) or {}).get('success')
+        except ValueError:
+          noticed += 1
+          again.close()
+          continue
+        again.close()
+        if found is None:  # Without its record it is not a step at all.
+          noticed += 1
+          continue
+        step, got, host, _ = found
+        self.assertEqual(step, 7)
+        # Never another success than the one that was measured.
+        self.assertIn(success, (0.5, -1.0, None), name)
+        jax.tree.map(np.testing.assert_array_equal, got, wanted)
+        self.assertEqual(host, HOST | {'cursor': {'next_index': 7}})
+    self.assertGreater(noticed, len(files))
+
+  def test_the_one_before_a_damaged_step_is_taken(self):
+    made = self._open(keep=5)
+    for step in (1, 2):
+      made.save(step, state(step), HOST | {'update': step})
+    made.close()
+    host = pathlib.Path(self.folder) / '2' / 'host' / 'metadata'
+    host.write_text(host.read_text().replace('"update": 2', '"update": 9'))
+    again = self._open(keep=5)
+    step, got, found, problems = again.restore_latest(state())
+    self.assertEqual((step, found['update']), (1, 1))
+    np.testing.assert_array_equal(got['w'], state(1)['w'])
+    self.assertLen(problems, 1)
+    self.assertRegex(problems[0], 'checkpoint 2 .*damaged: its host part')
+    # The run comes to step 2 again: it has to be saved, not found there.
+    again.save(2, state(5), HOST | {'update': 2})
+    again.close()
+    step, got, _, problems = self._open(keep=5).restore_latest(state())
+    self.assertEqual((step, problems), (2, []))
+    np.testing.assert_array_equal(got['w'], state(5)['w'])
+
   def test_K28_an_unfinished_step_is_ignored_and_can_be_saved_again(self):
     made = self._open(keep=5)
     made.save(1800, state(1), HOST)

@@ -87,6 +87,7 @@ class JobSetTest(absltest.TestCase):
         tools.environment(container),
         {
             'JAX_PLATFORMS': 'tpu,cpu',
+            'RL_TPU_PROCESSES': 'auto',
             'JAX_COMPILATION_CACHE_DIR':
                 'gs://bucket/runs/first/compilation_cache',
             'LIBTPU_INIT_ARGS': '--xla_tpu_scoped_vmem_limit_kib=81920',

@@ -110,6 +110,7 @@ class QueuedResourcesTest(parameterized.TestCase):
         [
             'sudo', 'docker', 'run', '--detach', '--name=first', '--privileged',
             '--network=host', '--shm-size=16g', '--env=JAX_PLATFORMS=tpu,cpu',
+            '--env=RL_TPU_PROCESSES=auto',
             '--env=JAX_COMPILATION_CACHE_DIR='
             'gs://bucket/runs/first/compilation_cache',
             '--env=A=1 2', 'us-docker.pkg.dev/p/rl/rl:1', *tools.PROGRAM,

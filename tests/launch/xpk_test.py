@@ -78,6 +78,7 @@ class XpkTest(parameterized.TestCase):
         tools.environment(container),
         {
             'JAX_PLATFORMS': 'tpu,cpu',
+            'RL_TPU_PROCESSES': 'auto',
             'JAX_COMPILATION_CACHE_DIR':
                 'gs://bucket/runs/first/compilation_cache',
             'LIBTPU_INIT_ARGS':

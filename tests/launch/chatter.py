@@ -1,0 +1,75 @@
+"""A world that takes any words, slowly: for runs of several processes.
+
+What it pays depends on the words, so that advantages differ; how long it takes
+to answer is chance, so that an order of arrival would show.
+"""
+
+import hashlib
+import random
+import time
+
+from rl_tpu.environments import protocol
+from rl_tpu.types import termination as term
+from rl_tpu.verifiers import protocol as verifiers
+
+TURNS = 5
+
+
+def _draw(text):
+  """A number in [0, 1) that depends on the text alone."""
+  return hashlib.blake2b(text.encode(), digest_size=1).digest()[0] / 256
+
+
+class Chatter:
+  """Says a number of words back, `TURNS` times."""
+
+  spec = protocol.EnvironmentSpec(
+      name='chatter',
+      version='1',
+      blocking=True,
+      reward_names=frozenset({'word'}),
+  )
+
+  def __init__(self):
+    self._said = []
+
+  def reset(self, task, seed):
+    del task
+    self._said = [str(seed)]
+    return self._observe()
+
+  def _observe(self):
+    count = 1 + int(4 * _draw(''.join(self._said)))
+    message = protocol.Message('user', 'go ' * count)
+    return protocol.Observation(prompt=(message,))
+
+  def instruction(self):
+    return (protocol.Message('system', 'task'),)
+
+  def step(self, action):
+    time.sleep(random.uniform(0.0, 0.004))
+    self._said.append(action.text)
+    rewards = {'word': _draw(action.text)}
+    if len(self._said) > TURNS:
+      end = protocol.End(term.Termination.POLICY_STOP)
+      return protocol.Step(rewards=rewards, end=end)
+    return protocol.Step(self._observe(), rewards=rewards)
+
+  def evidence(self):
+    return {'said': self._said}
+
+  def close(self):
+    self._said = []
+
+
+class Taste:
+  """Likes some of what was said."""
+
+  verifier_id = 'taste'
+  version = '1'
+  deterministic = True
+
+  def score(self, evidence):
+    time.sleep(random.uniform(0.0, 0.004))
+    value = _draw(''.join(evidence['said']))
+    return verifiers.Score(value=value, solved=value > 0.5)
