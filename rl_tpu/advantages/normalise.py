@@ -121,6 +121,8 @@ def whiten_sources(
       out[here] = _whiten_by(earlier, part, config)
     else:
       raw = len(part)
+    if not np.isfinite(part).all():
+      continue  # No step is taken on it (L18), and nothing is learnt from it.
     merged = merge(earlier, measure(part))
     running[name] = dataclasses.replace(merged, raw=earlier.raw + raw)
   return out, running

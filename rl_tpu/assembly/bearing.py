@@ -1,4 +1,4 @@
-"""What a run bears of faults, and the report it stops with (A5)."""
+"""What a run bears of faults, and the report it stops with (A5, L18)."""
 
 import collections
 from collections.abc import Sequence
@@ -23,11 +23,13 @@ class Bearing:
 
   Attributes:
     shares: of infrastructure failures, the latest last.
+    skipped: updates in a row with a skipped step.
   """
 
   shares: collections.deque[float] = dataclasses.field(
       default_factory=lambda: collections.deque(maxlen=_SHOWN)
   )
+  skipped: int = 0
 
 
 def check_batch(
@@ -83,6 +85,32 @@ def check_evaluation(run: Any, rollouts: Sequence[records.Rollout]) -> None:
   raise stops.RunStopped(f'{text} {resumes_from(run)}')
 
 
+def check_skipped(run: Any, dumped: Sequence[str]) -> None:
+  """Stops a run that has skipped steps in too many updates (L18).
+
+  Every one of them left its parameters as they were, and what there is is
+  saved.
+
+  Args:
+    run: the training run, its update recorded.
+    dumped: dumps of the update's skipped steps, in the work directory.
+
+  Raises:
+    RunStopped: `faults.max_skipped` updates in a row had a skipped step.
+  """
+  run.bearing.skipped = run.bearing.skipped + 1 if dumped else 0
+  limit = run.config.faults.max_skipped
+  if run.bearing.skipped < limit:
+    return
+  run.save()
+  dump = os.path.join(run.mirror.workdir, dumped[0])
+  raise stops.RunStopped(
+      f'update {run.update_index}: {limit} updates in a row had a step whose'
+      ' loss or gradient is not finite (faults.max_skipped). See what was not:'
+      f' python -m rl_tpu inspect --dump={dump}. {resumes_from(run)}'
+  )
+
+
 def resumes_from(run: Any) -> str:
   """Names the last good checkpoint."""
   step = run.world.hosts.of_lead(lambda: run.checkpoints.step('latest'))
@@ -107,11 +135,12 @@ def _faults_text(
       summary.fault_counts(rollouts).items(), key=lambda pair: -pair[1]
   )
   causes = ', '.join(f'{cause.value} {count}' for cause, count in counts)
-  detail = ' '.join((failed[0].fault_detail or '').split())
+  first = failed[0]
+  detail = ' '.join((first.fault_detail or '').split())
   return (
       f'{what}: {len(failed)} of {len(rollouts)} rollouts'
       f' ({_share(rollouts):.0%}) ended as infra_failure, more than'
-      f' faults.max_share = {run.config.faults.max_share:g}; by cause: {causes}.'
-      f' The first is {failed[0].rollout_id}: {detail[:200]}. All of them are in'
-      f' {incidents.FILE}. Mend what fails, or raise faults.max_share.'
+      f' faults.max_share = {run.config.faults.max_share:g}; by cause:'
+      f' {causes}. The first is {first.rollout_id}: {detail[:200]}. All of them'
+      f' are in {incidents.FILE}. Mend what fails, or raise faults.max_share.'
   )

@@ -167,7 +167,8 @@ class CriticWatch:
       if drawn and len(part):
         self._draw(prefix, part, matched)
     ended = outside.where(~np.asarray(outside.bootstrapped, bool))
-    pool.append((ended.target, ended.value))
+    finite = np.isfinite(ended.target) & np.isfinite(ended.value)
+    pool.append((ended.target[finite], ended.value[finite]))
     if len(table):
       values['critic/value_mean'] = float(np.mean(table.value))
     return values

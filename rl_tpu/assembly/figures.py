@@ -199,7 +199,10 @@ def estimate_lines(
     scored: update_lib.Scored,
     advantage_BT: np.ndarray,
 ) -> dict[str, dict[str, Any]]:
-  """Advantage, value, target and mask of every position, by rollout id."""
+  """Advantage, value, target and mask of every position, by rollout id.
+
+  A number that is not finite is null: JSON has none.
+  """
   arrays = (
       advantage_BT,
       scored.value_BT,
@@ -209,7 +212,11 @@ def estimate_lines(
   columns = {
       name: batch.unpack(array) for name, array in zip(_KEPT_ESTIMATES, arrays)
   }
-  rounded = lambda values: np.round(np.asarray(values, float), 5).tolist()
+
+  def rounded(values: np.ndarray) -> list[float | None]:
+    values = np.round(np.asarray(values, float), 5)
+    return np.where(np.isfinite(values), values, None).tolist()
+
   return {
       rollout.rollout_id: {
           'rollout_id': rollout.rollout_id,

@@ -6,9 +6,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from absl import logging
+import numpy as np
 
+from rl_tpu.assembly import dumping
 from rl_tpu.assembly import update_figures
 from rl_tpu.learner import report as report_lib
+from rl_tpu.learner import update as update_lib
 from rl_tpu.metrics import alarms as alarms_lib
 from rl_tpu.records import records
 from rl_tpu.rollout import batching
@@ -21,25 +24,35 @@ def record(
     step: int,
     report: report_lib.Report,
     batch: batching.Batch,
-) -> None:
+    scored: update_lib.Scored,
+    advantage_BT: np.ndarray,
+) -> list[str]:
   """Writes skipped steps and tokens over a limit to `incidents.jsonl`.
 
   A skipped step is an error in the log too: its minibatch is named in the
-  file, with the ids of tasks, rollouts and segments.
+  file, with what was not finite and the ids of tasks, rollouts and segments,
+  and its arrays are dumped.
+
+  Returns:
+    The dumps, as paths in `workdir`.
   """
-  lines = []
+  lines, dumped = [], []
   for found in update_figures.nonfinite(report, batch):
-    lines.append({'update': step, 'kind': 'nonfinite', **found})
-    ids = [r['rollout_id'] for r in found['rollouts']]
+    found = dumping.dump(workdir, step, found, batch, scored, advantage_BT)
+    dumped.append(found['dump'])
+    lines.append({'kind': 'nonfinite', **found})
     logging.error(
-        'update %d: loss or gradient of the %s is not finite in minibatch %d;'
-        ' the step was skipped. Rollouts: %s',
-        step, found['network'], found['minibatch'], ' '.join(ids),
+        'update %d: the step of the %s on minibatch %d was skipped, because of'
+        ' numbers that are not finite: %s. Its arrays are in %s of the work'
+        ' directory (inspect --dump).',
+        step, found['network'], found['minibatch'], dumping.summary(found),
+        found['dump'],
     )
   over = update_figures.over_limit(report, batch)
   if over:
     lines.append({'update': step, 'kind': 'over_limit', 'tokens': over})
   _append(workdir, lines)
+  return dumped
 
 
 def alarm(

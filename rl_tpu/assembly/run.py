@@ -364,8 +364,11 @@ class TrainingRun:
         figures.transcripts(
             self.writer, step, estimates, rollouts, self.world.tokenizer
         )
-      incidents.record(self.workdir, step, report, batch)
+      dumped = incidents.record(
+          self.workdir, step, report, batch, scored, advantage_BT
+      )
       self.progress.on_update(step, self.config.steps, values)
+      bearing_lib.check_skipped(self, dumped)
 
   def save_when_due(self) -> None:
     """Saves every `checkpoint.every` updates, and what was just evaluated."""

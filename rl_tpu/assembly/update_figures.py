@@ -140,16 +140,23 @@ def over_limit(
 def nonfinite(
     report: report_lib.Report, batch: batching.Batch
 ) -> list[dict[str, object]]:
-  """What the skipped steps were made of: task, rollout and segment ids."""
-  return [
-      {
-          'network': network,
-          'minibatch': part,
-          'rollouts': [_named(r) for r in batch.minibatch_rollouts(part)],
-      }
-      for network, parts in report.skipped.items()
-      for part in parts
-  ]
+  """The skipped steps: what was not finite, task, rollout and segment ids.
+
+  A minibatch that was skipped in several passes is named once.
+  """
+  found = {}
+  for network, parts in report.skipped.items():
+    for part, reasons in zip(parts, report.reasons[network]):
+      found.setdefault(
+          (network, part),
+          {
+              'network': network,
+              'minibatch': part,
+              'in_step': list(reasons),
+              'rollouts': [_named(r) for r in batch.minibatch_rollouts(part)],
+          },
+      )
+  return list(found.values())
 
 
 def _named(rollout: records.Rollout) -> Mapping[str, str | Sequence[int]]:

@@ -21,6 +21,7 @@ from rl_tpu.cli import folders
 from rl_tpu.cli import inspecting
 from rl_tpu.cli import planning
 from rl_tpu.cli import score_input
+from rl_tpu.cli import showing_dumps
 from rl_tpu.cli import stopping
 from rl_tpu.cli import tables
 from rl_tpu.config import loading
@@ -142,6 +143,11 @@ def _evaluate(values: Values, phase: Phase) -> int:
 
 def _inspect(values: Values, phase: Phase) -> int:
   del phase  # Reading is all it does: a ValueError is about the files.
+  if values['dump']:
+    showing_dumps.show(values['dump'], console())
+    return 0
+  if not values['workdir']:
+    raise ValueError('--workdir is missing: directory of the run.')
   chosen = inspecting.choose(
       values['workdir'],
       step=values['step'],
@@ -244,9 +250,14 @@ VERBS = (
     ),
     Verb(
         'inspect',
-        'shows transcripts of a run in the terminal.',
+        'shows transcripts of a run, or a dump, in the terminal.',
         (
-            dataclasses.replace(_WORKDIR, help='directory of the run.'),
+            dataclasses.replace(
+                _WORKDIR, help='directory of the run.', required=False
+            ),
+            arguments.Flag(
+                'dump', 'dump of a skipped step (dumps/*.npz).', ''
+            ),
             arguments.Flag('step', 'update; 0 is the last one stored.', 0),
             arguments.Flag('rollout', 'id of one rollout; empty is any.', ''),
             arguments.Flag(

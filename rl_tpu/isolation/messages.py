@@ -18,7 +18,7 @@ _CHUNK = 1 << 20
 
 
 class Channel:
-  """One end of a socket that carries pickled objects, each behind its length."""
+  """One end of a socket that carries pickled objects behind their lengths."""
 
   def __init__(self, end: socket.socket):
     """Takes the socket over."""

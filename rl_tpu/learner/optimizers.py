@@ -76,6 +76,7 @@ class StepReport(NamedTuple):
     clipped: the norm was above the limit, so every element was scaled (L21).
     flushed: gradient elements too small for a normal float32: devices that
       flush them train as if they were 0 (L21).
+    nonfinite: by parameter, whether the norm of its gradient is not finite.
   """
 
   finite: jax.Array
@@ -83,6 +84,7 @@ class StepReport(NamedTuple):
   gradient_norm: jax.Array
   clipped: jax.Array
   flushed: jax.Array
+  nonfinite: Any
 
 
 def apply_gradients(
@@ -126,6 +128,10 @@ def apply_gradients(
       gradient_norm=norm,
       clipped=jnp.asarray(clip_norm is not None) & (norm > (clip_norm or 0.0)),
       flushed=sum(_subnormal(leaf) for leaf in jax.tree.leaves(gradients)),
+      # The sums that the global norm is made of.
+      nonfinite=jax.tree.map(
+          lambda leaf: ~jnp.isfinite(jnp.sum(jnp.square(leaf))), gradients
+      ),
   )
   return keep(new_params, params), keep(new_state, state), report
 

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from rl_tpu.learner import networks
@@ -24,6 +25,8 @@ class Report:
       sampler's log-probabilities against the trainer's (O4).
     critic: statistics of the critic's last pass.
     skipped: minibatches whose gradient was not finite (L18), by network.
+    reasons: what was not finite in each of these steps: activations, logits,
+      loss, or the gradient of a parameter.
     empty: steps in which nothing was trained (K16).
     strata: means over the actor's steps by (division, stratum) (L19).
     rollouts: sums over the actor's steps by rollout, columns as in
@@ -39,6 +42,7 @@ class Report:
   first: dict[str, float]
   critic: dict[str, float]
   skipped: dict[str, list[int]]
+  reasons: dict[str, list[tuple[str, ...]]]
   empty: int
   strata: dict[tuple[str, str], dict[str, float]]
   rollouts: np.ndarray | None
@@ -63,16 +67,18 @@ def build(
     source_norms: gradient norm by source.
   """
   skipped: dict[str, list[int]] = {'actor': [], 'critic': []}
+  reasons: dict[str, list[tuple[str, ...]]] = {'actor': [], 'critic': []}
   overflow = {f'nonfinite_{name}': float(n) for name, n in nonfinite.items()}
   numbers: dict[str, dict[str, float]] = {}
   totals: dict[str, statistics.Stats] = {}
   empty = 0
   for network, steps in done.items():
-    for index, (_, step) in enumerate(steps):
+    for index, (stats, step) in enumerate(steps):
       if step.empty:
         empty += 1
       elif not step.finite:
         skipped[network].append(index % num_parts)
+        reasons[network].append(_reasons(stats, step))
     # Of the critic's passes the last one is reported: it shows what the fit
     # has come to.
     kept = steps[-num_parts:] if network == 'critic' else steps
@@ -96,6 +102,7 @@ def build(
       first=first,
       critic=numbers['critic'] or shared,
       skipped=skipped,
+      reasons=reasons,
       empty=empty,
       strata=strata,
       rollouts=tables.get('rollout_table'),
@@ -103,6 +110,31 @@ def build(
       overflow=overflow,
       source_norms={k: float(v) for k, v in source_norms.items()},
   )
+
+
+def _reasons(
+    stats: statistics.Stats, step: optimizers.StepReport
+) -> tuple[str, ...]:
+  """What was not finite in a step, in the order of the computation."""
+  numbers = statistics.values(stats)
+  found = [
+      part
+      for part in ('activations', 'logits')
+      if numbers.get(f'nonfinite_{part}_count')
+  ]
+  if not np.isfinite(numbers.get('loss', 0.0)):
+    found.append('loss')
+  leaves = jax.tree_util.tree_leaves_with_path(step.nonfinite)
+  names = [
+      jax.tree_util.keystr(path, simple=True, separator='/')
+      for path, is_bad in leaves
+      if is_bad
+  ]
+  if names and len(names) == len(leaves):
+    names = ['every parameter']
+  if not names and not np.isfinite(step.gradient_norm):
+    names = ['all parameters together']
+  return (*found, *(f'gradient of {name}' for name in names))
 
 
 def _merged(stats: Sequence[statistics.Stats]) -> statistics.Stats:

@@ -101,7 +101,8 @@ def _message(
       chosen = np.asarray(estimate['advantage'][start:stop], float)[mask]
       advantage = float(chosen.mean())
     if segment.is_action[start]:
-      value = float(estimate['value'][start])
+      # Null is a number that was not finite.
+      value = float(np.asarray(estimate['value'][start], float))
   return Message(
       segment=segment.segment_index,
       role=ROLE_NAMES[str(segment.role[start])],

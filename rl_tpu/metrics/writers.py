@@ -9,6 +9,7 @@ closed (K38): use them in a `with` statement.
 import contextlib
 import itertools
 import json
+import logging
 import math
 import os
 import pathlib
@@ -81,6 +82,9 @@ class TensorBoardWriter:
         filename_suffix=suffix,
     )
     self._writer.add_custom_scalars(tags.HEALTH_LAYOUT)
+    # The library would warn of every point that is not finite. The run names
+    # such numbers where they come from, once.
+    logging.getLogger('tensorboardX.x2num').setLevel(logging.ERROR)
 
   def __enter__(self) -> 'TensorBoardWriter':
     return self

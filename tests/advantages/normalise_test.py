@@ -321,5 +321,21 @@ class SourceTest(parameterized.TestCase):
     self.assertEqual(normalise.from_state({}), {})
 
 
+class NonfiniteTest(absltest.TestCase):
+
+  def test_L18_G17_a_source_that_is_not_finite_leaves_no_trace(self):
+    # Two sources of two tokens: the second holds a NaN.
+    placed = joins([[1, 1, 1, 1]], [[0, 0, 1, 1]], source_R=(0, 1))
+    _, running = normalise.normalise(
+        np.float32([[1.0, 3.0, 2.0, np.nan]]),
+        placed,
+        config=config('source', min_count=2),
+        sources=('a', 'b'),
+        running={},
+    )
+    self.assertEqual(list(running), ['a'])
+    self.assertEqual((running['a'].count, running['a'].mean), (2, 2.0))
+
+
 if __name__ == '__main__':
   absltest.main()

@@ -108,7 +108,8 @@ class BearingTest(absltest.TestCase):
     path = pathlib.Path(self.workdir, 'incidents.jsonl')
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     self.assertEqual([l['rollout_id'] for l in lines], ['r0', 'r1', 'r2'])
-    self.assertEqual([l['cause'] for l in lines], ['timeout', 'network', 'timeout'])
+    causes = [line['cause'] for line in lines]
+    self.assertEqual(causes, ['timeout', 'network', 'timeout'])
 
   def test_A5_a_run_without_a_checkpoint_says_so(self):
     self.run.checkpoints.step = lambda which: None
@@ -129,6 +130,41 @@ class BearingTest(absltest.TestCase):
     with self.assertRaises(stops.RunStopped):
       bearing.check_evaluation(self.run, self.rollouts(*['sampler'] * 4))
     self.assertEmpty(self.saved)
+
+
+class SkippedTest(absltest.TestCase):
+
+  def setUp(self):
+    super().setUp()
+    self.saved = []
+    self.run = types.SimpleNamespace(
+        config=overrides.apply(
+            schema.ExperimentConfig('test'), ['faults.max_skipped=3']
+        ),
+        mirror=types.SimpleNamespace(workdir='/runs/a'),
+        update_index=9,
+        world=types.SimpleNamespace(hosts=hosts.ALONE),
+        checkpoints=types.SimpleNamespace(
+            folder='/runs/a/checkpoints', step=lambda which: self.saved[-1]
+        ),
+        bearing=bearing.Bearing(),
+        save=lambda: self.saved.append(9),
+    )
+
+  def test_L18_too_many_updates_in_a_row_stop_the_run(self):
+    for dumped in (['a'], ['a', 'b'], [], ['a'], ['a']):
+      bearing.check_skipped(self.run, dumped)
+    self.assertEmpty(self.saved)
+    with self.assertRaises(stops.RunStopped) as caught:
+      bearing.check_skipped(self.run, ['dumps/000009-actor-0.npz'])
+    message = str(caught.exception)
+    for part in (
+        'update 9: 3 updates in a row',
+        'faults.max_skipped',
+        'inspect --dump=/runs/a/dumps/000009-actor-0.npz',
+        '/runs/a/checkpoints/9',
+    ):
+      self.assertIn(part, message)
 
 
 if __name__ == '__main__':

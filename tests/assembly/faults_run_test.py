@@ -7,9 +7,11 @@ import tempfile
 from unittest import mock
 
 from absl.testing import absltest
+import numpy as np
 
 from rl_tpu import trainer
 from rl_tpu.config import overrides
+from rl_tpu.learner import learner as learner_lib
 from rl_tpu.metrics import tags
 from rl_tpu.records import jsonl
 from rl_tpu.sampler import sampler as sampler_lib
@@ -62,7 +64,19 @@ class FaultsRunTest(absltest.TestCase):
         raise RuntimeError('the device is gone')
       return whole(sampler)
 
-    with mock.patch.object(sampler_lib.JetStreamSampler, 'step', step):
+    heads = learner_lib.Learner.value_heads
+    scored = []
+
+    def value_heads(learner, params, rows):
+      # Every value of the last update's batch.
+      scored.append(len(rows))
+      found = heads(learner, params, rows)
+      return [x * np.nan for x in found] if len(scored) == STEPS else found
+
+    with (
+        mock.patch.object(sampler_lib.JetStreamSampler, 'step', step),
+        mock.patch.object(learner_lib.Learner, 'value_heads', value_heads),
+    ):
       cls.summary = trainer.train(cls.config, cls.workdir)
     text = pathlib.Path(cls.workdir, 'metrics.jsonl').read_text()
     lines = [json.loads(line) for line in text.splitlines()]
@@ -121,6 +135,33 @@ class FaultsRunTest(absltest.TestCase):
         for rollouts in self.rollouts
     ]
     self.assertEqual(versions, [{0}, {1}, {2}])
+
+  def test_L18_values_that_are_not_finite_skip_the_step_and_are_dumped(self):
+    skipped = [line['policy/steps_skipped'] for line in self.lines]
+    self.assertEqual(skipped[:-1], [0] * (STEPS - 1))
+    self.assertGreater(skipped[-1], 0)
+    text = pathlib.Path(self.workdir, 'incidents.jsonl').read_text()
+    found = [json.loads(line) for line in text.splitlines()]
+    found = [line for line in found if line['kind'] == 'nonfinite']
+    self.assertEqual({line['update'] for line in found}, {STEPS})
+    self.assertEqual({line['network'] for line in found}, {'actor', 'critic'})
+    for line in found:
+      names = [tensor['name'] for tensor in line['tensors']]
+      self.assertEqual(names, ['value', 'target', 'advantage'])
+      self.assertIn('loss', line['in_step'])
+      in_batch = {r['rollout_id'] for r in line['rollouts']}
+      place = line['tensors'][0]['places'][0]
+      self.assertIn(place['rollout_id'], in_batch)
+      self.assertTrue(pathlib.Path(self.workdir, line['dump']).is_file())
+    # The critic is as before, and what needs it is unknown, not wrong.
+    estimates = list(
+        jsonl.read_lines(jsonl.estimates_path(self.workdir, STEPS))
+    )
+    for _, data in estimates:
+      for segment in data['segments']:
+        for value, trained in zip(segment['value'], segment['policy_mask']):
+          self.assertTrue(value is None or not trained)
+    self.assertEqual(self.summary['updates'], STEPS)
 
   def test_A5_an_environment_that_always_fails_stops_the_run_at_once(self):
     broken = overrides.apply(

@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+import types
 
 import numpy as np
 from absl.testing import absltest
@@ -11,6 +12,7 @@ from rl_tpu.assembly import update_figures
 from rl_tpu.learner import report as report_lib
 from rl_tpu.losses import statistics
 from rl_tpu.metrics import tags
+from rl_tpu.records import dumps
 from tests.learner import small
 
 
@@ -26,7 +28,8 @@ def table(**columns) -> np.ndarray:
 def report(**changes) -> report_lib.Report:
   fields = {
       'actor': {}, 'first': {}, 'critic': {},
-      'skipped': {'actor': [], 'critic': []}, 'empty': 0, 'strata': {},
+      'skipped': {'actor': [], 'critic': []},
+      'reasons': {'actor': [], 'critic': []}, 'empty': 0, 'strata': {},
       'rollouts': None, 'expert_load': None, 'overflow': {},
       'source_norms': {},
   }
@@ -89,7 +92,8 @@ class UpdateFiguresTest(absltest.TestCase):
       found = self.figures(
           overflow={'actor_nonfinite_logits': 3.0},
           actor={'ratio_saturated_count': 2.0},
-          skipped={'actor': [0], 'critic': []}, empty=1,
+          skipped={'actor': [0], 'critic': []},
+          reasons={'actor': [('loss',)], 'critic': []}, empty=1,
       )
     self.assertEqual(found['perf/overflow/actor_nonfinite_logits'], 3.0)
     self.assertEqual(
@@ -98,21 +102,37 @@ class UpdateFiguresTest(absltest.TestCase):
          'ratio_saturated': 4.0, 'actor_nonfinite_logits': 6.0},
     )
 
+  def record(self, folder, step, **changes):
+    """Writes incidents of a batch whose values are NaN in segment 1 of r2."""
+    shape = self.batch.segments.rows.token_BT.shape
+    zeros = np.zeros(shape, np.float32)
+    value_BT = zeros.copy()
+    rows = self.batch.unpack(value_BT)
+    rows[2][1][self.batch.rollouts[2].segments[1].is_action] = np.nan
+    scored = types.SimpleNamespace(
+        value_BT=value_BT, base_logp_BT=zeros, reference_logp_BT=zeros,
+        estimates=types.SimpleNamespace(reward_BT=zeros, return_BT=zeros),
+    )
+    return incidents.record(
+        folder, step, report(**changes), self.batch, scored, zeros
+    )
+
   def test_L18_incidents_name_task_rollout_and_segments(self):
     folder = self.create_tempdir().full_path
-    incidents.record(folder, 3, report(rollouts=table()), self.batch)
+    self.assertEqual(self.record(folder, 3, rollouts=table()), [])
     path = pathlib.Path(folder) / incidents.FILE
     self.assertFalse(path.exists())
     with self.assertLogs(level='ERROR') as logs:
-      incidents.record(
+      dumped = self.record(
           folder, 7,
-          report(
-              skipped={'actor': [0], 'critic': []},
-              rollouts=table(over_limit=[0, 5, 0, 1]),
-          ),
-          self.batch,
+          skipped={'actor': [0, 0], 'critic': []},
+          reasons={'actor': [('loss',), ('loss',)], 'critic': []},
+          rollouts=table(over_limit=[0, 5, 0, 1]),
       )
-    self.assertIn('update 7', logs.output[0])
+    self.assertLen(logs.output, 1)  # Two epochs, one minibatch.
+    count = int(self.batch.rollouts[2].segments[1].is_action.sum())
+    for part in ('update 7', f'value ({count}), loss', 'rollout r2, segment 1'):
+      self.assertIn(part, logs.output[0])
     skipped, over = [json.loads(l) for l in path.read_text().splitlines()]
     self.assertEqual(skipped['kind'], 'nonfinite')
     self.assertEqual((skipped['update'], skipped['network']), (7, 'actor'))
@@ -121,6 +141,35 @@ class UpdateFiguresTest(absltest.TestCase):
       self.assertEqual(named['rollout_id'], rollout.rollout_id)
       self.assertEqual(named['segments'], list(range(len(rollout.segments))))
     self.assertEqual(over['tokens'], {'r1': 5, 'r3': 1})
+    self.assertEqual(dumped, ['dumps/000007-actor-0.npz'])
+    self.assertEqual(skipped['dump'], dumped[0])
+
+  def test_L18_the_dump_holds_what_is_not_finite_and_where(self):
+    folder = self.create_tempdir().full_path
+    with self.assertLogs(level='ERROR'):
+      (dumped,) = self.record(
+          folder, 7, skipped={'actor': [], 'critic': [0]},
+          reasons={'actor': [], 'critic': [('loss',)]},
+      )
+    found, arrays = dumps.read(pathlib.Path(folder) / dumped)
+    segment = self.batch.rollouts[2].segments[1]
+    (bad,) = found['tensors']
+    first = int(np.flatnonzero(segment.is_action)[0])
+    self.assertEqual(bad['name'], 'value')
+    self.assertEqual(bad['count'], segment.is_action.sum())
+    self.assertEqual(
+        bad['places'],
+        [{
+            'task_id': self.batch.rollouts[2].task_id, 'rollout_id': 'r2',
+            'segment': 1, 'position': first, 'value': 'nan',
+        }],
+    )
+    # The tokens of the bad entries are those of the segment's actions.
+    is_bad = np.isnan(arrays['value'])
+    np.testing.assert_array_equal(
+        arrays['token'][is_bad], segment.token[segment.is_action]
+    )
+    self.assertEqual(set(arrays['rollout'][is_bad]), {2})
 
 
 if __name__ == '__main__':

@@ -134,6 +134,30 @@ class InspectTest(absltest.TestCase):
     self.assertEqual(code, 0)
     self.assertIn('98 10', out.getvalue())
 
+  def test_L18_numbers_that_were_not_finite_are_shown_as_such(self):
+    segments = [{
+        'advantage': [0, 0, None, -1.5],
+        'value': [0, 0, None, 0.5],
+        'policy_mask': [0, 0, 1, 1],
+    }]
+    jsonl.write_lines(
+        jsonl.estimates_path(self.workdir, 2),
+        [{'rollout_id': 'a', 'segments': segments}],
+    )
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+      code = main.main(['inspect', f'--workdir={self.workdir}', '--limit=1'])
+    self.assertEqual(code, 0)
+    (action,) = [l for l in out.getvalue().splitlines() if 'action' in l]
+    self.assertEqual(action.count('nan'), 2)
+
+  def test_a_folder_or_a_dump_has_to_be_named(self):
+    err = io.StringIO()
+    with contextlib.redirect_stderr(err):
+      code = main.main(['inspect'])
+    self.assertEqual(code, 2)
+    self.assertIn('--workdir is missing', err.getvalue())
+
   def test_damaged_file_is_one_line(self):
     path = jsonl.rollouts_path(self.workdir, 2)
     path.write_text('{"schema_version": 7}\n')

@@ -53,6 +53,7 @@ class ExpertLoadTest(absltest.TestCase):
         empty=np.bool_(False),
         clipped=np.bool_(False),
         flushed=np.float32(0.0),
+        nonfinite={},
     )
     report = report_lib.build(
         {'actor': [(merged, step)], 'critic': []},

@@ -44,6 +44,21 @@ class OptimizersTest(parameterized.TestCase):
     for new, old in zip(jax.tree.leaves(state_after), jax.tree.leaves(state)):
       np.testing.assert_array_equal(new, old)
 
+  def test_L18_the_parameters_whose_gradient_is_not_finite_are_told(self):
+    optimizer = optimizers.make_optimizer(schema.OptimizerConfig())
+    params = {'a': jnp.zeros(2), 'b': {'c': jnp.zeros(1), 'd': jnp.zeros(1)}}
+    gradients = {
+        'a': jnp.float32([1.0, jnp.nan]),
+        # Each is finite, and its square is not: no norm, hence no step.
+        'b': {'c': jnp.float32([1e30]), 'd': jnp.float32([1.0])},
+    }
+    _, _, report = _step(optimizer, params, optimizer.init(params), gradients)
+    self.assertFalse(report.finite)
+    self.assertEqual(
+        jax.tree.map(bool, report.nonfinite),
+        {'a': True, 'b': {'c': True, 'd': False}},
+    )
+
   def test_K16_a_step_without_a_trained_token_changes_nothing(self):
     config = schema.OptimizerConfig(weight_decay=0.5, learning_rate=0.1)
     optimizer = optimizers.make_optimizer(config)

@@ -194,6 +194,11 @@ class OverflowTest(absltest.TestCase):
     # The loss is not finite, and the step is not taken (L18).
     self.assertEqual(report.skipped['actor'], [0])
     self.assertEqual(report.skipped['critic'], [])
+    # The KL alone is not finite, not what the actor's network gives.
+    self.assertEqual(
+        report.reasons,
+        {'actor': [('loss', 'gradient of every parameter')], 'critic': []},
+    )
 
   def test_L21_activations_of_actor_and_critic(self):
     made = learner()
@@ -210,6 +215,9 @@ class OverflowTest(absltest.TestCase):
                  'nonfinite_values'):
       self.assertGreater(report.overflow[name], 0, name)
     self.assertEqual(report.skipped, {'actor': [0], 'critic': [0]})
+    self.assertEqual(
+        report.reasons['actor'][0][:3], ('activations', 'logits', 'loss')
+    )
 
   def test_L18_tokens_over_a_limit_are_known_by_rollout(self):
     # The limits' defaults are 10, 10 and 0.1.

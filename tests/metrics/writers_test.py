@@ -11,6 +11,7 @@ import threading
 import time
 
 from absl.testing import absltest
+from absl.testing import parameterized
 import numpy as np
 from PIL import Image
 
@@ -25,7 +26,7 @@ print(event_files.scalars(sys.argv[1]))
 """
 
 
-class WritersTest(absltest.TestCase):
+class WritersTest(parameterized.TestCase):
 
   def folder(self) -> pathlib.Path:
     return pathlib.Path(self.create_tempdir().full_path)
@@ -157,6 +158,20 @@ class WritersTest(absltest.TestCase):
       self.assertEqual(
           writers.read_jsonl(folder / 'metrics.jsonl')[0]['adv/mean'], 3.0
       )
+
+  @parameterized.parameters(math.nan, math.inf, -math.inf)
+  def test_L18_figures_that_are_not_finite_are_borne_in_silence(self, value):
+    folder = self.folder()
+    with self.assertNoLogs(level='WARNING'):
+      with writers.open_run(folder) as writer:
+        writer.scalars(1, {'adv/mean': value, 'adv/std': 0.5})
+        writer.scalars(2, {'adv/mean': 0.25})
+    first, second = writers.read_jsonl(folder / 'metrics.jsonl')
+    self.assertEqual((first['adv/mean'], first['adv/std']), (None, 0.5))
+    self.assertEqual(second['adv/mean'], 0.25)
+    found = event_files.scalars(folder / 'tb')
+    np.testing.assert_equal(found['adv/mean'], [(1, value), (2, 0.25)])
+    self.assertEqual(found['adv/std'], [(1, 0.5)])
 
   def test_undefined_figures_are_null_and_no_point(self):
     folder = self.folder()
