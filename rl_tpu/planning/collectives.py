@@ -24,6 +24,10 @@ _CALLED = re.compile(r'(?:calls|to_apply|body)=%?([\w.-]+)')
 _BRANCHES = re.compile(r'branch_computations=\{([^}]*)\}')
 _LOOP = re.compile(r'condition=%?([\w.-]+), body=%?([\w.-]+)')
 _ARRAY = re.compile(r'(\w+)\[([\d,]*)\]')
+# A gather that arithmetic overlaps is printed in the fusion that starts it, in
+# every one that goes on with it and in the one that ends it.
+_GOES_ON = 'async_collective_fusion'
+_ENDS = 'custom_call_target="AsyncCollectiveDone"'
 _LIMIT = re.compile(r'[su]32\[\]\S* constant\((\d+)\)')
 
 
@@ -32,7 +36,8 @@ def bytes_by_kind(text: str) -> Mapping[str, float]:
 
   Args:
     text: of a compiled program. A loop counts as often as the constant that
-      its condition compares with; the size is that of the result.
+      its condition compares with, a collective that overlaps with arithmetic
+      where it starts; the size is that of the result.
   """
   bodies, entry = _computations(text)
   totals: collections.Counter[str] = collections.Counter()
@@ -55,7 +60,10 @@ def _computations(text: str) -> tuple[dict[str, list[str]], str]:
 
 
 def _walk(name: str, times: int, bodies, totals) -> None:
-  for line in bodies.get(name, ()):
+  lines = bodies.get(name, ())
+  if name.startswith(_GOES_ON) or any(_ENDS in line for line in lines):
+    return
+  for line in lines:
     found = _COLLECTIVE.search(line)
     if found:
       shape, kind, started = found.groups()

@@ -42,6 +42,36 @@ ENTRY %main (arg: f32[8,16]) -> f32[] {
 }
 """
 
+# A gather that two products overlap: the same channel in four fusions.
+OVERLAPPED = """
+%start (p.1: bf16[2,16]) -> (bf16[2,16], bf16[8,16]) {
+  %all-gather.1 = bf16[8,16]{1,0} all-gather(%p.1), channel_id=7, dimensions={0}
+  ROOT %custom-call.1 = (bf16[2,16]{1,0}, bf16[8,16]{1,0}) custom-call(%all-gather.1), custom_call_target="AsyncCollectiveStart"
+}
+
+%async_collective_fusion.1 (p.2: bf16[2,16]) -> bf16[8,16] {
+  %all-gather.2 = bf16[8,16]{1,0} all-gather(%p.2), channel_id=7, dimensions={0}
+  ROOT %convolution.1 = bf16[4,4]{1,0} convolution(%x, %y)
+}
+
+%async_collective_fusion.2 (p.3: bf16[2,16]) -> bf16[8,16] {
+  %all-gather.3 = bf16[8,16]{1,0} all-gather(%p.3), channel_id=7, dimensions={0}
+  ROOT %convolution.2 = bf16[4,4]{1,0} convolution(%x, %y)
+}
+
+%done (p.4: bf16[2,16]) -> bf16[8,16] {
+  %all-gather.4 = bf16[8,16]{1,0} all-gather(%p.4), channel_id=7, dimensions={0}
+  ROOT %custom-call.2 = bf16[8,16]{1,0} custom-call(%all-gather.4), custom_call_target="AsyncCollectiveDone"
+}
+
+ENTRY %main (arg: bf16[2,16]) -> bf16[8,16] {
+  %f.1 = (bf16[2,16]{1,0}, bf16[8,16]{1,0}) fusion(%arg), kind=kCustom, calls=%start
+  %f.2 = bf16[8,16]{1,0} fusion(%f.1), kind=kCustom, calls=%async_collective_fusion.1
+  %f.3 = bf16[8,16]{1,0} fusion(%f.2), kind=kCustom, calls=%async_collective_fusion.2
+  ROOT %f.4 = bf16[8,16]{1,0} fusion(%f.3), kind=kCustom, calls=%done
+}
+"""
+
 
 class CollectivesTest(absltest.TestCase):
 
@@ -55,6 +85,11 @@ class CollectivesTest(absltest.TestCase):
             'reduce-scatter': 36 * 8 * 16 * 2,
             'all-reduce': 2 * 4,
         },
+    )
+
+  def test_a_gather_overlapped_with_arithmetic_is_sent_once(self):
+    self.assertEqual(
+        collectives.bytes_by_kind(OVERLAPPED), {'all-gather': 8 * 16 * 2}
     )
 
   def test_a_program_that_sends_nothing(self):
