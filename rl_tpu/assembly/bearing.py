@@ -1,7 +1,8 @@
 """What a run bears of faults, and the report it stops with (A5, L18)."""
 
 import collections
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+import contextlib
 import dataclasses
 import os
 from typing import Any
@@ -11,6 +12,7 @@ from rl_tpu.metrics import summary
 from rl_tpu.records import jsonl
 from rl_tpu.records import records
 from rl_tpu.rollout import admission as admission_lib
+from rl_tpu.rollout import ledger as ledger_lib
 from rl_tpu.types import stops
 
 # Shares of so many updates before it are named in the report.
@@ -24,12 +26,68 @@ class Bearing:
   Attributes:
     shares: of infrastructure failures, the latest last.
     skipped: updates in a row with a skipped step.
+    before: cursor, ledger and verifier noise of before the update under way;
+      None while its rollouts are not being gathered.
   """
 
   shares: collections.deque[float] = dataclasses.field(
       default_factory=lambda: collections.deque(maxlen=_SHOWN)
   )
   skipped: int = 0
+  before: tuple[dict[str, Any], ...] | None = None
+
+
+class _Saved(stops.RunStopped):
+  """The report names the checkpoint that was saved for it."""
+
+
+def begin(run: Any) -> None:
+  """Remembers what a stop while rollouts are gathered goes back to."""
+  run.bearing.before = (
+      run.gathering.draws.state(),
+      run.ledger.state(),
+      run.gathering.noise.state(),
+  )
+
+
+@contextlib.contextmanager
+def saves(run: Any) -> Iterator[None]:
+  """Saves what was trained if a rule stops the run inside.
+
+  An update whose rollouts are being gathered has not changed anything yet: its
+  tasks and counts are taken back.
+
+  Args:
+    run: the training run.
+
+  Raises:
+    RunStopped: the same, with the checkpoint.
+  """
+  try:
+    yield
+  except _Saved:
+    raise
+  except stops.RunStopped as stopped:
+    raise _saved(run, str(stopped)) from stopped
+
+
+def _saved(run: Any, text: str) -> _Saved:
+  """Saves, and returns the report that names the checkpoint."""
+  before, run.bearing.before = run.bearing.before, None
+  if before is not None:
+    draws, ledger, noise = before
+    run.gathering.draws.restore(draws)
+    run.ledger = ledger_lib.Ledger.from_state(ledger)
+    run.gathering.noise.restore(noise)
+    run.update_index -= 1
+  if not run.update_index:
+    return _Saved(f'{text} Nothing has been trained yet.')
+  run.save()
+  run.checkpoints.wait()
+  folder = os.path.join(run.checkpoints.folder, str(run.update_index))
+  return _Saved(
+      f'{text} The same command goes on from the checkpoint {folder}.'
+  )
 
 
 def check_batch(
@@ -63,11 +121,11 @@ def check_batch(
   before = ', '.join(f'{s:.0%}' for s in run.bearing.shares)
   text = _faults_text(run, f'update {step}', rollouts)
   text += f' The updates before had {before}.' if before else ''
-  raise stops.RunStopped(f'{text} {resumes_from(run)}')
+  raise stops.RunStopped(text)
 
 
 def check_evaluation(run: Any, rollouts: Sequence[records.Rollout]) -> None:
-  """Stops a run whose evaluation has too many; what was trained is saved.
+  """Stops a run whose evaluation has too many.
 
   Args:
     run: the training run, between two updates.
@@ -79,17 +137,13 @@ def check_evaluation(run: Any, rollouts: Sequence[records.Rollout]) -> None:
   if _share(rollouts) <= run.config.faults.max_share:
     return
   what = f'the evaluation after update {run.update_index}'
-  text = _faults_text(run, what, rollouts)
-  if run.update_index:
-    run.save()
-  raise stops.RunStopped(f'{text} {resumes_from(run)}')
+  raise stops.RunStopped(_faults_text(run, what, rollouts))
 
 
 def check_skipped(run: Any, dumped: Sequence[str]) -> None:
   """Stops a run that has skipped steps in too many updates (L18).
 
-  Every one of them left its parameters as they were, and what there is is
-  saved.
+  Every one of them left its parameters as they were.
 
   Args:
     run: the training run, its update recorded.
@@ -102,24 +156,21 @@ def check_skipped(run: Any, dumped: Sequence[str]) -> None:
   limit = run.config.faults.max_skipped
   if run.bearing.skipped < limit:
     return
-  run.save()
   dump = os.path.join(run.mirror.workdir, dumped[0])
   raise stops.RunStopped(
       f'update {run.update_index}: {limit} updates in a row had a step whose'
       ' loss or gradient is not finite (faults.max_skipped). See what was not:'
-      f' python -m rl_tpu inspect --dump={dump}. {resumes_from(run)}'
+      f' python -m rl_tpu inspect --dump={dump}.'
   )
 
 
 def resumes_from(run: Any) -> str:
-  """Names the last good checkpoint."""
+  """Names the last good checkpoint, where nothing can be saved any more."""
   step = run.world.hosts.of_lead(lambda: run.checkpoints.step('latest'))
   if step is None:
     return 'No checkpoint was saved yet (checkpoint.every).'
-  return (
-      'The last good checkpoint, from which the same command goes on, is'
-      f' {os.path.join(run.checkpoints.folder, str(step))}.'
-  )
+  folder = os.path.join(run.checkpoints.folder, str(step))
+  return f'The same command goes on from the checkpoint {folder}.'
 
 
 def _share(rollouts: Sequence[records.Rollout]) -> float:

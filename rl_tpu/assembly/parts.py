@@ -285,6 +285,16 @@ def _check_window(config, environment, tokenizer, template) -> None:
     )
 
 
+# None of these changes what a rollout that does not fail contains.
+_LIMITS = (
+    'environment.workers', 'environment.start_timeout_s',
+    'environment.step_timeout_s', 'environment.close_timeout_s',
+    'environment.start_retries', 'environment.memory_gib', 'verifier.workers',
+    'verifier.start_timeout_s', 'verifier.timeout_s', 'verifier.memory_gib',
+    'faults.max_share', 'faults.sampler_restarts', 'faults.max_skipped',
+)
+
+
 def check_workdir(
     workdir: str, config: schema.ExperimentConfig, *, folder: str
 ) -> schema.ExperimentConfig | None:
@@ -310,11 +320,11 @@ def check_workdir(
         f'--workdir={workdir}: it holds experiment {before.name!r}, not'
         f' {config.name!r}; choose another directory.'
     )
-  # How long to go on may change when a run is taken up again, and what is
-  # looked at.
+  # How long to go on may change when a run is taken up again, what is looked
+  # at, and what is borne of failing parts.
   free = {
       'steps', 'time_limit_s', 'token_limit', 'log.profile_first',
-      'log.profile_last',
+      'log.profile_last', *_LIMITS,
   }
   names = [n for n in loading.differences(before, config) if n not in free]
   if names:

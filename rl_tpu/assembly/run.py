@@ -135,13 +135,14 @@ class TrainingRun:
     """The next tasks as jobs, `group.size` rollouts of each."""
     self.sampler.reset_stats()
     self.serving.begin()
+    bearing_lib.begin(self)
     self.kl = {}
     return self.gathering.jobs()
 
   def collect(self, jobs: Sequence[session_lib.Job]) -> list[records.Rollout]:
     """Runs the jobs under the published weights; anew if the sampler fails."""
     self.ledger.start(len(jobs))
-    with self.clock.phase('rollout'):
+    with self.clock.phase('rollout'), bearing_lib.saves(self):
       runner = self.world.runner(
           self.sampler,
           self.config.sampling,
@@ -173,7 +174,7 @@ class TrainingRun:
     Raises:
       RunStopped: too many of them are infrastructure failures (A5).
     """
-    with self.clock.phase('batch'):
+    with self.clock.phase('batch'), bearing_lib.saves(self):
       rollouts, admitted = self.gathering.admit(
           rollouts,
           self.collect,
@@ -193,6 +194,7 @@ class TrainingRun:
           ),
           self.config.termination.max_unscored,
       )
+    self.bearing.before = None
     return rollouts, admitted
 
   def _behaviour_kl(
@@ -368,7 +370,8 @@ class TrainingRun:
           self.workdir, step, report, batch, scored, advantage_BT
       )
       self.progress.on_update(step, self.config.steps, values)
-      bearing_lib.check_skipped(self, dumped)
+      with bearing_lib.saves(self):
+        bearing_lib.check_skipped(self, dumped)
 
   def save_when_due(self) -> None:
     """Saves every `checkpoint.every` updates, and what was just evaluated."""
@@ -430,7 +433,7 @@ class TrainingRun:
     last = self.results.get('last')
     if last and last['update'] == self.update_index and last['tasks'] == count:
       return last['found']
-    with self.clock.phase('evaluate'):
+    with self.clock.phase('evaluate'), bearing_lib.saves(self):
       results = judging.run_all(
           self.config, self.workdir, self.update_index, self.world,
           self.sampler, on_end=self.progress.on_rollout,

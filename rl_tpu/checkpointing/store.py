@@ -263,6 +263,10 @@ class CheckpointStore:
         )
     return found
 
+  def wait(self) -> None:
+    """Returns when the save under way is whole on disk."""
+    self._manager.wait_until_finished()
+
   def close(self) -> None:
     """Waits for the save under way and closes the manager."""
     self._manager.wait_until_finished()

@@ -29,26 +29,53 @@ class _Writer:
     self.values[step] = dict(values)
 
 
+class _Kept:
+  """A part of a run with a state, which a stop takes back."""
+
+  def __init__(self, state):
+    self.now = state
+
+  def state(self):
+    return self.now
+
+  def restore(self, state):
+    self.now = state
+
+
+def _run(**changes):
+  """What `bearing` reads of a run; `saved` gets what would be saved."""
+  made = types.SimpleNamespace(
+      world=types.SimpleNamespace(hosts=hosts.ALONE),
+      mirror=types.SimpleNamespace(workdir='/runs/a'),
+      checkpoints=types.SimpleNamespace(
+          folder='/runs/a/checkpoints', step=lambda which: 5, wait=lambda: None
+      ),
+      gathering=types.SimpleNamespace(
+          draws=_Kept('tasks before'), noise=_Kept('noise before')
+      ),
+      ledger=ledger.Ledger(started=48, admitted=48),
+      bearing=bearing.Bearing(),
+      saved=[],
+      **changes,
+  )
+  made.save = lambda: made.saved.append(
+      (made.update_index, made.gathering.draws.now, made.ledger.started)
+  )
+  return made
+
+
 class BearingTest(absltest.TestCase):
 
   def setUp(self):
     super().setUp()
     self.workdir = self.create_tempdir().full_path
-    self.saved = []
-    self.run = types.SimpleNamespace(
+    self.run = _run(
         config=overrides.apply(
             schema.ExperimentConfig('test'), ['faults.max_share=0.25']
         ),
         workdir=self.workdir,
         update_index=7,
-        world=types.SimpleNamespace(hosts=hosts.ALONE),
-        checkpoints=types.SimpleNamespace(
-            folder='/runs/a/checkpoints', step=lambda which: 5
-        ),
         writer=_Writer(),
-        ledger=ledger.Ledger(),
-        bearing=bearing.Bearing(),
-        save=lambda: self.saved.append(self.run.update_index),
     )
 
   def rollouts(self, *causes):
@@ -76,7 +103,8 @@ class BearingTest(absltest.TestCase):
         data=schema.DataConfig(),
         row_length=64,
     )
-    bearing.check_batch(self.run, rollouts, admitted)
+    with bearing.saves(self.run):
+      bearing.check_batch(self.run, rollouts, admitted)
 
   def test_A5_a_share_at_the_limit_is_borne(self):
     self.check('timeout', 'network')  # 2 of 8 = 0.25.
@@ -96,7 +124,7 @@ class BearingTest(absltest.TestCase):
         'timeout 2, network 1',
         'r0: environment: timeout in line 3',
         'The updates before had 12%.',
-        '/runs/a/checkpoints/5',
+        'goes on from the checkpoint /runs/a/checkpoints/7.',
     ):
       self.assertIn(part, message)
     # What it stopped on is there to be looked at.
@@ -111,52 +139,71 @@ class BearingTest(absltest.TestCase):
     causes = [line['cause'] for line in lines]
     self.assertEqual(causes, ['timeout', 'network', 'timeout'])
 
-  def test_A5_a_run_without_a_checkpoint_says_so(self):
-    self.run.checkpoints.step = lambda which: None
-    with self.assertRaisesRegex(stops.RunStopped, 'No checkpoint was saved'):
+  def test_A5_the_update_that_is_stopped_in_is_taken_back_and_the_rest_saved(
+      self,
+  ):
+    bearing.begin(self.run)
+    self.run.gathering.draws.now = 'tasks after'
+    self.run.gathering.noise.now = 'noise after'
+    self.run.ledger.start(8)
+    with self.assertRaisesRegex(stops.RunStopped, 'checkpoints/6[.]$'):
       self.check(*['memory'] * 8)
+    self.assertEqual(self.run.saved, [(6, 'tasks before', 48)])
+    self.assertEqual(self.run.gathering.noise.now, 'noise before')
+
+  def test_A5_a_stop_inside_another_is_reported_and_saved_once(self):
+    bearing.begin(self.run)
+    with self.assertRaisesRegex(stops.RunStopped, '^it failed. The same'):
+      with bearing.saves(self.run), bearing.saves(self.run):
+        raise stops.RunStopped('it failed.')
+    self.assertEqual(self.run.saved, [(6, 'tasks before', 48)])
+
+  def test_other_errors_save_nothing(self):
+    with self.assertRaisesRegex(KeyError, 'lost'):
+      with bearing.saves(self.run):
+        raise KeyError('lost')
+    self.assertEmpty(self.run.saved)
 
   def test_A5_an_evaluation_is_stopped_on_and_what_was_trained_is_kept(self):
     bearing.check_evaluation(self.run, self.rollouts('sampler'))
-    self.assertEmpty(self.saved)
     with self.assertRaisesRegex(
         stops.RunStopped, 'the evaluation after update 7: 4 of 8'
     ):
-      bearing.check_evaluation(self.run, self.rollouts(*['sampler'] * 4))
-    self.assertEqual(self.saved, [7])
+      with bearing.saves(self.run):
+        bearing.check_evaluation(self.run, self.rollouts(*['sampler'] * 4))
+    self.assertEqual(self.run.saved, [(7, 'tasks before', 48)])
 
   def test_A5_before_the_first_update_there_is_nothing_to_keep(self):
-    self.run.update_index = 0
-    with self.assertRaises(stops.RunStopped):
-      bearing.check_evaluation(self.run, self.rollouts(*['sampler'] * 4))
-    self.assertEmpty(self.saved)
+    self.run.update_index = 1
+    bearing.begin(self.run)
+    with self.assertRaisesRegex(stops.RunStopped, 'Nothing has been trained'):
+      self.check(*['sampler'] * 4)
+    self.assertEmpty(self.run.saved)
+
+  def test_where_nothing_can_be_saved_the_last_checkpoint_is_named(self):
+    self.assertEndsWith(bearing.resumes_from(self.run), 'checkpoints/5.')
+    self.run.checkpoints.step = lambda which: None
+    self.assertIn('No checkpoint was saved', bearing.resumes_from(self.run))
 
 
 class SkippedTest(absltest.TestCase):
 
   def setUp(self):
     super().setUp()
-    self.saved = []
-    self.run = types.SimpleNamespace(
+    self.run = _run(
         config=overrides.apply(
             schema.ExperimentConfig('test'), ['faults.max_skipped=3']
         ),
-        mirror=types.SimpleNamespace(workdir='/runs/a'),
         update_index=9,
-        world=types.SimpleNamespace(hosts=hosts.ALONE),
-        checkpoints=types.SimpleNamespace(
-            folder='/runs/a/checkpoints', step=lambda which: self.saved[-1]
-        ),
-        bearing=bearing.Bearing(),
-        save=lambda: self.saved.append(9),
     )
 
   def test_L18_too_many_updates_in_a_row_stop_the_run(self):
     for dumped in (['a'], ['a', 'b'], [], ['a'], ['a']):
       bearing.check_skipped(self.run, dumped)
-    self.assertEmpty(self.saved)
+    self.assertEmpty(self.run.saved)
     with self.assertRaises(stops.RunStopped) as caught:
-      bearing.check_skipped(self.run, ['dumps/000009-actor-0.npz'])
+      with bearing.saves(self.run):
+        bearing.check_skipped(self.run, ['dumps/000009-actor-0.npz'])
     message = str(caught.exception)
     for part in (
         'update 9: 3 updates in a row',

@@ -47,8 +47,8 @@ class FaultsRunTest(absltest.TestCase):
             'environment.step_timeout_s=1',
             'environment.memory_gib=4',
             'faults.max_share=1',
-            'evaluation.tasks=2',
-            'evaluation.final_tasks=2',
+            'evaluation.tasks=8',
+            'evaluation.final_tasks=8',
             'log.histograms_every=1',
             'log.transcripts_every=1',
         ],
@@ -170,10 +170,37 @@ class FaultsRunTest(absltest.TestCase):
     )
     workdir = str(self.folder / 'broken')
     with self.assertRaisesRegex(
-        stops.RunStopped, 'the evaluation after update 0: 2 of 2 .* network 2'
+        stops.RunStopped, 'the evaluation after update 0: 8 of 8 .* network 8'
     ):
       trainer.train(broken, workdir)
     self.assertEmpty(jsonl.steps(workdir))
+
+
+  def test_A5_a_rising_share_stops_the_run_and_raising_the_limit_goes_on(self):
+    shares = [
+        sum(bool(faulty.way(r.task_id)) for r in rollouts) / 8
+        for rollouts in self.rollouts
+    ]
+    self.assertLess(shares[0], 0.7)
+    self.assertGreater(shares[1], 0.7)
+    workdir = str(self.folder / 'stopped')
+    limited = overrides.apply(self.config, ['faults.max_share=0.7'])
+    with self.assertRaisesRegex(
+        stops.RunStopped, r'update 2: 6 of 8 .* had 62%. .*/checkpoints/1\.$'
+    ):
+      trainer.train(limited, workdir)
+    # What it stopped on can be looked at.
+    self.assertEqual(jsonl.steps(workdir), [1, 2])
+    summary = trainer.train(self.config, workdir)
+    self.assertEqual(summary['updates'], STEPS)
+    for step, rollouts in enumerate(self.rollouts, 1):
+      found = jsonl.read(jsonl.rollouts_path(workdir, step))
+      self.assertEqual(
+          [r.rollout_id for r in found], [r.rollout_id for r in rollouts]
+      )
+    text = pathlib.Path(workdir, 'metrics.jsonl').read_text()
+    last = [json.loads(line) for line in text.splitlines()][-2]
+    self.assertEqual(last['rollout/started'], 8 * STEPS)
 
 
 if __name__ == '__main__':
