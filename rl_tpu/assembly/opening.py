@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import jax
 
-from rl_tpu.assembly import aligning
 from rl_tpu.assembly import critic_figures
 from rl_tpu.assembly import critic_start
 from rl_tpu.assembly import figures
+from rl_tpu.assembly import gates
 from rl_tpu.assembly import gathering
 from rl_tpu.assembly import parts
 from rl_tpu.assembly import policy as policy_lib
@@ -60,15 +60,13 @@ def open_run(
     stack.callback(run.checkpoints.close)
     stack.callback(run.profiler.close)
     stack.callback(run.writer.close)
-    # Before any update, and outside of every phase: no training time.
-    aligned = aligning.check(
-        config,
-        policy.decoder,
-        params=run.state.policy_params,
-        weights=sampler.weights,
+    run.align()
+    run.gates.pass_(
+        gates.Gate.ALIGNED,
+        'the sampler agrees with the trainer'
+        if config.alignment.enabled
+        else 'not checked (alignment.enabled = False)',
     )
-    if aligned is not None:
-      run.writer.scalars(run.update_index, aligned.tags())
     stack.enter_context(run.progress)
     yield run
   # The lead may have files to copy: none leaves before it is done.
@@ -122,6 +120,7 @@ def _build(config, mirror, used, policy, learner, sampler, world, compiles):
       config.checkpoint,
       world.hosts,
   )
+  progress = figures.Progress(quiet=not world.hosts.is_lead)
   run = run_lib.TrainingRun(
       config=config,
       workdir=workdir,
@@ -136,18 +135,23 @@ def _build(config, mirror, used, policy, learner, sampler, world, compiles):
       eval_tasks=world.tasks('eval'),
       checkpoints=checkpoints,
       writer=None,
-      progress=figures.Progress(quiet=not world.hosts.is_lead),
+      progress=progress,
       reference_id=config.model.path,
       compiles=compiles,
       watch=critic_figures.CriticWatch(config),
       warm_up=warm_up.WarmUp(config.critic),
       profiler=profiling.Profiler(config.log, workdir),
       serving=serving_lib.Serving(sampler, config.faults, world.hosts),
+      gates=gates.Gates(config.resume, has_critic=gae, note=progress.note),
   )
   run.restore()
+  run.gates.pass_(gates.Gate.RESTORED, f'update {run.update_index}')
   goes_on = used is not None and world.hosts.is_lead
   run.writer = writers.open_run(
       workdir, resume_step=run.update_index if goes_on else None
   )
-  run.sampler.update_weights(run.version, run.state.policy_params, 'drain')
+  run.serving.publish(run.version, run.state.policy_params, 'drain')
+  run.gates.pass_(
+      gates.Gate.SYNCED, f'the sampler serves version {run.version}'
+  )
   return run

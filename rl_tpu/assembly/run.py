@@ -17,9 +17,11 @@ from rl_tpu.advantages import groups
 from rl_tpu.advantages import normalise
 from rl_tpu.advantages import stepwise
 from rl_tpu.assembly import ages
+from rl_tpu.assembly import aligning
 from rl_tpu.assembly import bearing as bearing_lib
 from rl_tpu.assembly import critic_figures
 from rl_tpu.assembly import figures
+from rl_tpu.assembly import gates as gates_lib
 from rl_tpu.assembly import incidents
 from rl_tpu.assembly import gathering as gathering_lib
 from rl_tpu.assembly import judging
@@ -46,6 +48,7 @@ from rl_tpu.rollout import ledger as ledger_lib
 from rl_tpu.rollout import session as session_lib
 from rl_tpu.rollout import staleness
 from rl_tpu.sharding import compile_count
+from rl_tpu.types import stops
 
 
 @dataclasses.dataclass
@@ -71,6 +74,7 @@ class TrainingRun:
   watch: critic_figures.CriticWatch
   warm_up: warm_up_lib.WarmUp
   profiler: profiling.Profiler
+  gates: gates_lib.Gates
   serving: serving_lib.Serving
   update_index: int = 0
   version: int = 0
@@ -275,6 +279,10 @@ class TrainingRun:
     """Critic passes, then the actor's epochs."""
     with self.clock.phase('update'):
       frozen = watching.freezes(self, batch, scored)
+      # Both are asked: each keeps count of its own.
+      frozen |= self.gates.holds_actor(batch, scored)
+      if not frozen:
+        self.gates.require_open()
       self.state, report = self.updater.update(
           self.state,
           scored,
@@ -297,12 +305,41 @@ class TrainingRun:
     return np.where(joins.rollout_BT >= 0, source_BT, -1)
 
   def publish(self) -> None:
-    """Pushes the new weights to the sampler as the next version (O6)."""
+    """Pushes the new weights to the sampler as the next version (O6).
+
+    Raises:
+      RunStopped: the sampler does not serve them, or does not agree (O4).
+    """
     with self.clock.phase('publish'):
       self.version += 1
       self.serving.publish(
           self.version, self.state.policy_params, self.config.sampler.sync
       )
+    every = self.config.alignment.every
+    if every and self.update_index % every == 0:
+      try:
+        self.align()
+      except ValueError as error:
+        raise stops.RunStopped(
+            f'update {self.update_index}: {error}'
+        ) from error
+
+  def align(self) -> None:
+    """Compares what the sampler serves with what is trained (O4).
+
+    In no phase: it is no training time.
+
+    Raises:
+      ValueError: they do not agree. One line.
+    """
+    aligned = aligning.check(
+        self.config,
+        self.policy.decoder,
+        params=self.state.policy_params,
+        weights=self.sampler.weights,
+    )
+    if aligned is not None:
+      self.writer.scalars(self.update_index, aligned.tags())
 
   # --- row 11: figures, checkpoints, evaluation ----------------------------
 
@@ -349,6 +386,7 @@ class TrainingRun:
       )
       self.gathering.take_in(admitted, batch)
       values |= self.ledger.figures()
+      values |= self.gates.figures()
       values['rollout/close_faults'] = sum(
           self.world.hosts.exchange(self.world.pool.close_faults)
       )
@@ -403,6 +441,7 @@ class TrainingRun:
           'overflow': self.history.overflow,
           'warm_up': self.warm_up.state(),
           'alarms': self.watch.state(),
+          'gates': self.gates.state(),
           # Every batch is collected and consumed within its update, so no
           # rollout is queued at a save.
           'queue': [],
@@ -511,6 +550,7 @@ class TrainingRun:
     self.history.overflow = host['overflow']
     self.warm_up.restore(host['warm_up'])
     self.watch.restore(host['alarms'])
+    self.gates.restore(host['gates'])
     self.earlier_s = host['training_s']
     self.totals = host['totals']
     self.results = host['results']

@@ -29,6 +29,7 @@ HOST_KEYS = (
     'overflow',
     'warm_up',
     'alarms',
+    'gates',
     'queue',
 )
 
@@ -269,7 +270,7 @@ class CheckpointStore:
 
   def close(self) -> None:
     """Waits for the save under way and closes the manager."""
-    self._manager.wait_until_finished()
+    self.wait()
     self._manager.close()
 
   def _is_whole(self, step: int) -> bool:

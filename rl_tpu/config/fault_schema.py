@@ -1,4 +1,4 @@
-"""Settings of what a run bears: failing environments, sampler and numbers."""
+"""Settings of what a run bears: failing parts, bad numbers, a resume."""
 
 import dataclasses
 
@@ -19,3 +19,18 @@ class FaultsConfig:
   max_share: float = 0.25
   sampler_restarts: int = 1
   max_skipped: int = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class ResumeConfig:
+  """How far the critic may be from its saved figures after a resume (O8).
+
+  Measured on the first batch; further away, updates train the critic alone.
+
+  Attributes:
+    max_bias: of critic/bias (untuned).
+    max_ece: of critic/ece (untuned).
+  """
+
+  max_bias: float = 0.3
+  max_ece: float = 0.3

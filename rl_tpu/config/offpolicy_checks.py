@@ -45,6 +45,13 @@ def _check_alignment(alignment: schema.AlignmentConfig) -> None:
         'it has no effect while alignment.enabled=false: enable the check, or'
         ' set the limit to None',
     )
+  checks.at_least('alignment.every', alignment.every, 0)
+  checks.require(
+      alignment.enabled or not alignment.every,
+      'alignment.every',
+      alignment.every,
+      'it has no effect while alignment.enabled=false',
+  )
 
 
 def _check_alarm(alarm: schema.AlarmConfig) -> None:

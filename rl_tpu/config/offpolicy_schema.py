@@ -39,11 +39,14 @@ class AlignmentConfig:
     max_abs: limit of the largest |difference| of a log-probability; None is
       1e-4 for model.dtype = float32 and 0.5 for bfloat16 (guess).
     mean_abs: limit of the mean; None is 1e-5 and 0.02 (guess).
+    every: updates between checks of what was published after one; 0 checks
+      the start alone.
   """
 
   enabled: bool = True
   max_abs: float | None = None
   mean_abs: float | None = None
+  every: int = 0
 
   def limits(self, dtype: str) -> tuple[float, float]:
     """Limits of the largest and of the mean |difference| for a dtype."""

@@ -23,6 +23,7 @@ from rl_tpu.types import termination as term
 GroupConfig = group_schema.GroupConfig
 GigpoConfig = group_schema.GigpoConfig
 FaultsConfig = fault_schema.FaultsConfig
+ResumeConfig = fault_schema.ResumeConfig
 RewardConfig = data_schema.RewardConfig
 DataConfig = data_schema.DataConfig
 ClipConfig = objective_schema.ClipConfig
@@ -565,5 +566,6 @@ class ExperimentConfig:
   evaluation: EvaluationConfig = EvaluationConfig()
   memory: MemoryConfig = MemoryConfig()
   checkpoint: CheckpointConfig = CheckpointConfig()
+  resume: ResumeConfig = ResumeConfig()
   log: LogConfig = LogConfig()
   sft: SftConfig | None = None

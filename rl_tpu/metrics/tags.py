@@ -240,6 +240,10 @@ TAGS: dict[str, str] = {
     'sample/worst': 'transcripts of the lowest returns',
     'sample/random': 'transcripts drawn at random',
     'run/config': 'the settings in force',
+    'run/gate': '5 is open; 1 restored, 2 synced, 3 aligned, 4 calibrated (O8)',
+    'run/critic_only_updates': (
+        'updates without the actor, the critic being off after a resume (O8)'
+    ),
     **critic_tags.TAGS,
 }
 

@@ -10,10 +10,12 @@ from unittest import mock
 import jax
 from absl.testing import absltest
 
+from rl_tpu.assembly import gates
 from rl_tpu.assembly import opening
 from rl_tpu.config import overrides
 from rl_tpu.metrics import tags
 from rl_tpu.sampler import sampler as sampler_lib
+from rl_tpu.types import stops
 from tests import tiny
 
 
@@ -45,6 +47,10 @@ class OpeningTest(absltest.TestCase):
       run.save()
     with opening.open_run(self.config, workdir) as run:
       self.assertEqual(run.update_index, 3)
+      # O8: what is left is the critic, on the next batch's own rollouts.
+      self.assertEqual(run.gates.gate, gates.Gate.ALIGNED)
+      with self.assertRaisesRegex(RuntimeError, 'ALIGNED .O8'):
+        run.gates.require_open()
     both = aligned(workdir)
     self.assertEqual([line['step'] for line in both], [0, 3])
     for line in both:
@@ -72,6 +78,24 @@ class OpeningTest(absltest.TestCase):
     self.assertIn('alignment.max_abs=0.0001', message)
     self.assertEqual(aligned(workdir), [])
     self.assertEmpty(os.listdir(os.path.join(workdir, 'rollouts')))
+
+  def test_O4_weights_that_were_published_wrong_stop_the_run(self):
+    config = overrides.apply(self.config, ['alignment.every=2'])
+    with opening.open_run(config, self.workdir('published')) as run:
+      real = run.sampler.update_weights
+
+      def lose(version, params, mode):
+        real(version, jax.tree.map(lambda x: 0.9 * x, params), mode)
+
+      with mock.patch.object(run.sampler, 'update_weights', lose):
+        run.update_index = 1
+        run.publish()  # Not looked at.
+        run.update_index = 2
+        with self.assertRaises(stops.RunStopped) as caught:
+          run.publish()
+    message = str(caught.exception)
+    self.assertStartsWith(message, 'update 2: ')
+    self.assertIn('alignment.max_abs=0.0001', message)
 
   def test_O4_off_where_that_is_asked_for(self):
     workdir = self.workdir('off')

@@ -43,6 +43,8 @@ class FaultChecksTest(parameterized.TestCase):
       ('faults.max_share=-0.1', 'faults.max_share=-0.1'),
       ('faults.sampler_restarts=-1', 'faults.sampler_restarts=-1'),
       ('faults.max_skipped=0', 'faults.max_skipped=0'),
+      ('resume.max_bias=0', 'resume.max_bias=0.0'),
+      ('resume.max_ece=-1', 'resume.max_ece=-1.0'),
   )
   def test_A5_L18_O6_refuses(self, assignment, named):
     self.assertStartsWith(self.refusal(assignment), named)

@@ -37,6 +37,7 @@ class OffpolicyChecksTest(parameterized.TestCase):
       ('staleness.over=drop', "staleness.over='drop'"),
       ('alignment.max_abs=0', 'alignment.max_abs=0.0'),
       ('alignment.mean_abs=-1', 'alignment.mean_abs=-1.0'),
+      ('alignment.every=-1', 'alignment.every=-1'),
       ('alarm.window=3', 'alarm.window=3'),
       ('alarm.one_sided=0.4', 'alarm.one_sided=0.4'),
       ('alarm.one_sided=1.1', 'alarm.one_sided=1.1'),

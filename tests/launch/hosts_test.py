@@ -195,8 +195,8 @@ class HostsTest(parameterized.TestCase):
         for line in (workdir / 'metrics.jsonl').read_text().splitlines()
     ]
     started = {
-        line['step']: line['ledger/started']
-        for line in lines if 'ledger/started' in line
+        line['step']: line['rollout/started']
+        for line in lines if 'rollout/started' in line
     }
     self.assertEqual(started, {1: 16, 2: 32, 3: 48})
 
