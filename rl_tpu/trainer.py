@@ -13,6 +13,7 @@ def train(
     stop: Callable[[], bool] = lambda: False,
     *,
     on_start: Callable[[], None] = lambda: None,
+    override_config: bool = False,
 ) -> dict[str, Any]:
   """Trains until the steps, the time limit or `stop` end it.
 
@@ -24,6 +25,8 @@ def train(
       and eval/.
     stop: asked once per update; True saves and ends in good order.
     on_start: called when everything is built and checked.
+    override_config: a used work directory goes on with these settings, though
+      it was started with others.
 
   Returns:
     Success before and after, seconds by phase, tokens per second, and where
@@ -33,7 +36,9 @@ def train(
     ValueError: a setting, file or directory that cannot work, before any work
       starts.
   """
-  with opening.open_run(config, workdir) as run:
+  with opening.open_run(
+      config, workdir, override_config=override_config
+  ) as run:
     on_start()
     run.evaluate_first()
     while run.goes_on(stop):

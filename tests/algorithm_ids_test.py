@@ -19,7 +19,6 @@ _SELECTION = 'waits for selection by independent environments'
 
 # An id without a test -> why.
 PENDING = {
-    'O8': _RESUME,
     'O9': _RESUME,
     'O10': 'waits for offloading to host memory',
     'A0': _REPORT,

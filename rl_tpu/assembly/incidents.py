@@ -100,6 +100,17 @@ def faults(
   _append(workdir, lines)
 
 
+def settings(
+    workdir: str, step: int, changed: Mapping[str, tuple[Any, Any]]
+) -> None:
+  """Warns that a run goes on with other settings, and writes them down."""
+  for name, (before, now) in changed.items():
+    logging.warning('after update %d: %s = %s, before %s', step, name, now, before)
+  _append(
+      workdir, [{'update': step, 'kind': 'settings', 'changed': dict(changed)}]
+  )
+
+
 def _append(workdir: str, lines: Sequence[Mapping[str, Any]]) -> None:
   if not lines:
     return

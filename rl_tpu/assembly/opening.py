@@ -11,11 +11,13 @@ from rl_tpu.assembly import critic_start
 from rl_tpu.assembly import figures
 from rl_tpu.assembly import gates
 from rl_tpu.assembly import gathering
+from rl_tpu.assembly import incidents
 from rl_tpu.assembly import parts
 from rl_tpu.assembly import policy as policy_lib
 from rl_tpu.assembly import profiling
 from rl_tpu.assembly import run as run_lib
 from rl_tpu.assembly import serving as serving_lib
+from rl_tpu.assembly import taking_up
 from rl_tpu.assembly import warm_up
 from rl_tpu.checkpointing import mirror as mirror_lib
 from rl_tpu.checkpointing import store as store_lib
@@ -32,9 +34,17 @@ from rl_tpu.sharding import hosts as hosts_lib
 
 @contextlib.contextmanager
 def open_run(
-    config: schema.ExperimentConfig, workdir: str
+    config: schema.ExperimentConfig,
+    workdir: str,
+    *,
+    override_config: bool = False,
 ) -> Iterator[run_lib.TrainingRun]:
   """Builds a run, restores it where it was, and closes it whatever happens.
+
+  Args:
+    config: the experiment.
+    workdir: a used one is taken up.
+    override_config: a used one may have been started with other settings.
 
   Raises:
     ValueError: whatever cannot work, before anything is written.
@@ -45,7 +55,9 @@ def open_run(
   _check_alike(hosts, config)
   mirror = mirror_lib.Mirror(workdir, keeps=hosts.is_lead)
   used = hosts.of_lead(
-      lambda: parts.check_workdir(workdir, config, folder=mirror.folder)
+      lambda: taking_up.check(
+          workdir, config, folder=mirror.folder, override=override_config
+      )
   )
   compiles = compile_count.CompileCounter()
   policy = policy_lib.build_policy(config)
@@ -92,8 +104,6 @@ def _build(config, mirror, used, policy, learner, sampler, world, compiles):
       deterministic_verifier=world.verifier.deterministic,
   )
   os.makedirs(os.path.join(workdir, 'rollouts'), exist_ok=True)
-  if used is None:
-    loading.save(config, os.path.join(workdir, 'config.json'))
   gae = config.advantage.estimator == 'gae'
   state = learner.init_state(policy.params, with_critic=gae)
   if gae:
@@ -145,6 +155,10 @@ def _build(config, mirror, used, policy, learner, sampler, world, compiles):
       gates=gates.Gates(config.resume, has_critic=gae, note=progress.note),
   )
   run.restore()
+  # Other verbs read the settings that hold now.
+  loading.save(config, os.path.join(workdir, 'config.json'))
+  if used is not None and used.changed:
+    incidents.settings(workdir, run.update_index, used.changed)
   run.gates.pass_(gates.Gate.RESTORED, f'update {run.update_index}')
   goes_on = used is not None and world.hosts.is_lead
   run.writer = writers.open_run(

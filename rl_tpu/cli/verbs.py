@@ -100,7 +100,11 @@ def _train(values: Values, phase: Phase) -> int:
 
   with stopping.StopAsked() as stop:
     summary = trainer.train(
-        config, values['workdir'], stop, on_start=phase.begin
+        config,
+        values['workdir'],
+        stop,
+        on_start=phase.begin,
+        override_config=values['override_config'] == 'yes',
     )
   if hosts.here().is_lead:
     console().print(tables.training(summary))
@@ -224,7 +228,17 @@ VERBS = (
     Verb(
         'train',
         'trains an agent by reinforcement learning, or resumes it.',
-        (_EXPERIMENT, _WORKDIR, _SET),
+        (
+            _EXPERIMENT,
+            _WORKDIR,
+            _SET,
+            arguments.Flag(
+                'override_config',
+                'resume with settings that change results.',
+                'no',
+                choices=('yes', 'no'),
+            ),
+        ),
         _train,
     ),
     Verb(

@@ -250,8 +250,7 @@ def differences(
     left: schema.ExperimentConfig, right: schema.ExperimentConfig
 ) -> list[str]:
   """Dotted names of the settings that differ, in the order of the tree."""
-  left_flat = _flat(to_dict(left))
-  right_flat = _flat(to_dict(right))
+  left_flat, right_flat = flat(left), flat(right)
   names = list(left_flat) + [n for n in right_flat if n not in left_flat]
   absent = object()
   return [
@@ -259,6 +258,11 @@ def differences(
       for name in names
       if left_flat.get(name, absent) != right_flat.get(name, absent)
   ]
+
+
+def flat(config: schema.ExperimentConfig) -> dict[str, Any]:
+  """Every setting by its dotted name, as JSON has it."""
+  return _flat(to_dict(config))
 
 
 def _flat(data: Mapping[str, Any], prefix: str = '') -> dict[str, Any]:

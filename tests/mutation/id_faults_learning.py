@@ -226,6 +226,12 @@ _CRITIC_FAULTS = (
 
 _OFF_POLICY_FAULTS = (
     _fault(
+        'a run that is not calibrated yet forgets what it was', 'O8',
+        ('tests/assembly/gates_test.py',), 'rl_tpu/assembly/gates.py',
+        {'        self.critic_only += 1\n':
+             '        self._latest = found\n        self.critic_only += 1\n'},
+    ),
+    _fault(
         'KL of the policy to the sampler', 'O1',
         ('tests/metrics/age_figures_test.py',), f'{_METRICS}/age_figures.py',
         {"'policy/kl_behaviour_k1': float(-x.mean())":
