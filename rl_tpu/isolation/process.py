@@ -201,6 +201,9 @@ class WorkerProcess:
     elif kind == 'error' and len(parts) == 4 and is_asked:
       call, self._call = self._call, None
       call.fail(errors.CallFailed(*parts))
+      if parts[3] == term.FaultCause.MEMORY:
+        # Nothing in a process that ran out of memory is to be relied on.
+        self.kill()
     else:
       self._end(errors.WorkerCrashed('it said what is no answer.'))
 

@@ -17,7 +17,6 @@ from typing import Any
 from rl_tpu.config import loading
 from rl_tpu.isolation import errors
 from rl_tpu.isolation import messages
-from rl_tpu.types import termination as term
 
 
 class _Host:
@@ -54,7 +53,7 @@ class _Host:
 
 
 def serve(channel: messages.Channel, preload: list[str]) -> None:
-  """Answers messages until the other end is closed, or memory is used up."""
+  """Answers messages until the other end is closed."""
   try:
     for name in preload:
       importlib.import_module(name)
@@ -63,14 +62,12 @@ def serve(channel: messages.Channel, preload: list[str]) -> None:
     return
   channel.send(('ready',))
   host = _Host()
-  cause = None
-  # After one that ran out of memory nothing in this process is to be relied on.
-  while cause != term.FaultCause.MEMORY:
+  while True:
     try:
       message = channel.wait()
     except (EOFError, OSError):
       return
-    answer, cause = _answer(host, message, channel)
+    answer = _answer(host, message, channel)
     try:
       channel.send(answer)
     except OSError:
@@ -82,15 +79,15 @@ def serve(channel: messages.Channel, preload: list[str]) -> None:
 
 def _answer(
     host: _Host, message: tuple[Any, ...], channel: messages.Channel
-) -> tuple[tuple[Any, ...], term.FaultCause | None]:
-  """What a message is answered with, and the cause of a failure."""
+) -> tuple[Any, ...]:
+  """What a message is answered with."""
   try:
     work = host.prepare(message)
     channel.send(('started',))
-    return ('value', work()), None
+    return 'value', work()
   except BaseException as error:  # pylint: disable=broad-except
     # User code may raise anything, SystemExit too; the caller is told.
-    return _failure(error), errors.cause_of(error)
+    return _failure(error)
 
 
 def _failure(error: BaseException) -> tuple[Any, ...]:
