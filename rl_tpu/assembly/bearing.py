@@ -90,6 +90,29 @@ def _saved(run: Any, text: str) -> _Saved:
   )
 
 
+@contextlib.contextmanager
+def names_checkpoint(run: Any) -> Iterator[None]:
+  """Names the last checkpoint if a rule stops the run inside.
+
+  For where an update is half done, and nothing can be saved.
+
+  Args:
+    run: the training run.
+
+  Raises:
+    RunStopped: the same, with the checkpoint.
+  """
+  try:
+    yield
+  except stops.RunStopped as stopped:
+    step = run.world.hosts.of_lead(lambda: run.checkpoints.step('latest'))
+    text = 'No checkpoint was saved yet (checkpoint.every).'
+    if step is not None:
+      folder = os.path.join(run.checkpoints.folder, str(step))
+      text = f'The same command goes on from the checkpoint {folder}.'
+    raise stops.RunStopped(f'{stopped} {text}') from stopped
+
+
 def check_batch(
     run: Any,
     rollouts: Sequence[records.Rollout],
@@ -162,15 +185,6 @@ def check_skipped(run: Any, dumped: Sequence[str]) -> None:
       ' loss or gradient is not finite (faults.max_skipped). See what was not:'
       f' python -m rl_tpu inspect --dump={dump}.'
   )
-
-
-def resumes_from(run: Any) -> str:
-  """Names the last good checkpoint, where nothing can be saved any more."""
-  step = run.world.hosts.of_lead(lambda: run.checkpoints.step('latest'))
-  if step is None:
-    return 'No checkpoint was saved yet (checkpoint.every).'
-  folder = os.path.join(run.checkpoints.folder, str(step))
-  return f'The same command goes on from the checkpoint {folder}.'
 
 
 def _share(rollouts: Sequence[records.Rollout]) -> float:

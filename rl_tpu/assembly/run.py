@@ -310,19 +310,20 @@ class TrainingRun:
     Raises:
       RunStopped: the sampler does not serve them, or does not agree (O4).
     """
-    with self.clock.phase('publish'):
-      self.version += 1
-      self.serving.publish(
-          self.version, self.state.policy_params, self.config.sampler.sync
-      )
-    every = self.config.alignment.every
-    if every and self.update_index % every == 0:
-      try:
-        self.align()
-      except ValueError as error:
-        raise stops.RunStopped(
-            f'update {self.update_index}: {error}'
-        ) from error
+    with bearing_lib.names_checkpoint(self):
+      with self.clock.phase('publish'):
+        self.version += 1
+        self.serving.publish(
+            self.version, self.state.policy_params, self.config.sampler.sync
+        )
+      every = self.config.alignment.every
+      if every and self.update_index % every == 0:
+        try:
+          self.align()
+        except ValueError as error:
+          raise stops.RunStopped(
+              f'update {self.update_index}: {error}'
+          ) from error
 
   def align(self) -> None:
     """Compares what the sampler serves with what is trained (O4).

@@ -180,10 +180,16 @@ class BearingTest(absltest.TestCase):
       self.check(*['sampler'] * 4)
     self.assertEmpty(self.run.saved)
 
-  def test_where_nothing_can_be_saved_the_last_checkpoint_is_named(self):
-    self.assertEndsWith(bearing.resumes_from(self.run), 'checkpoints/5.')
-    self.run.checkpoints.step = lambda which: None
-    self.assertIn('No checkpoint was saved', bearing.resumes_from(self.run))
+  def test_O6_where_nothing_can_be_saved_the_last_checkpoint_is_named(self):
+    for step, message in (
+        (5, '^it failed. .* checkpoint /runs/a/checkpoints/5[.]$'),
+        (None, '^it failed. No checkpoint was saved yet'),
+    ):
+      self.run.checkpoints.step = lambda which, step=step: step
+      with self.assertRaisesRegex(stops.RunStopped, message):
+        with bearing.names_checkpoint(self.run):
+          raise stops.RunStopped('it failed.')
+    self.assertEmpty(self.run.saved)
 
 
 class SkippedTest(absltest.TestCase):
