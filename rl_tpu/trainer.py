@@ -4,7 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 from rl_tpu.assembly import opening
+from rl_tpu.assembly import run as run_lib
 from rl_tpu.config import schema
+from rl_tpu.types import stops
 
 
 def train(
@@ -14,6 +16,7 @@ def train(
     *,
     on_start: Callable[[], None] = lambda: None,
     override_config: bool = False,
+    interrupt: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
   """Trains until the steps, the time limit or `stop` end it.
 
@@ -27,6 +30,8 @@ def train(
     on_start: called when everything is built and checked.
     override_config: a used work directory goes on with these settings, though
       it was started with others.
+    interrupt: asked while rollouts are gathered; True gives them up, saves
+      what was trained before them and ends.
 
   Returns:
     Success before and after, seconds by phase, tokens per second, and where
@@ -37,20 +42,27 @@ def train(
       starts.
   """
   with opening.open_run(
-      config, workdir, override_config=override_config
+      config, workdir, override_config=override_config, interrupt=interrupt
   ) as run:
     on_start()
-    run.evaluate_first()
-    while run.goes_on(stop):
-      tasks = run.take_tasks()
-      rollouts = run.collect(tasks)
-      rollouts, admitted = run.admit(rollouts)
-      batch = run.pack(admitted)
-      scored = run.score(batch)
-      advantage = run.normalise(batch, scored)
-      report = run.update(batch, scored, advantage)
-      run.publish()
-      run.record(rollouts, admitted, batch, scored, advantage, report)
-      run.evaluate_when_due()
-      run.save_when_due()
+    try:
+      _loop(run, stop)
+    except stops.Interrupted:
+      run.interrupt()
     return run.finish()
+
+
+def _loop(run: run_lib.TrainingRun, stop: Callable[[], bool]) -> None:
+  run.evaluate_first()
+  while run.goes_on(stop):
+    tasks = run.take_tasks()
+    rollouts = run.collect(tasks)
+    rollouts, admitted = run.admit(rollouts)
+    batch = run.pack(admitted)
+    scored = run.score(batch)
+    advantage = run.normalise(batch, scored)
+    report = run.update(batch, scored, advantage)
+    run.publish()
+    run.record(rollouts, admitted, batch, scored, advantage, report)
+    run.evaluate_when_due()
+    run.save_when_due()

@@ -140,9 +140,17 @@ class TrainerTest(absltest.TestCase):
 
   def test_K27_a_resumed_run_equals_an_uninterrupted_one(self):
     workdir = str(self.folder / 'resumed')
-    asked = iter([False, False, True])
-    first = trainer.train(self.config, workdir, stop=lambda: next(asked))
+    begun = []
+    first = trainer.train(
+        self.config,
+        workdir,
+        stop=lambda: begun.append(1),
+        # While the rollouts of the third update are gathered: its tasks and
+        # their count are taken back.
+        interrupt=lambda: len(begun) == 3,
+    )
     self.assertEqual((first['updates'], first['stopped']), (2, 'signal'))
+    self.assertFalse(jsonl.rollouts_path(workdir, 3).exists())
     second = trainer.train(self.config, workdir)
     self.assertEqual(second['updates'], 4)
     for step in (1, 2, 3, 4):
@@ -154,7 +162,10 @@ class TrainerTest(absltest.TestCase):
         [l for l in lines(w) if 'reward/success' in l][-1]
         for w in (workdir, self.whole)
     )
-    for name in ('loss/total', 'loss/value', 'policy/entropy', 'adv/std'):
+    for name in (
+        'loss/total', 'loss/value', 'policy/entropy', 'adv/std',
+        'rollout/started',
+    ):
       self.assertEqual(left[name], right[name], name)
 
   def test_K25_a_finished_run_says_so_and_does_nothing(self):

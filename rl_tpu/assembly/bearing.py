@@ -71,8 +71,8 @@ def saves(run: Any) -> Iterator[None]:
     raise _saved(run, str(stopped)) from stopped
 
 
-def _saved(run: Any, text: str) -> _Saved:
-  """Saves, and returns the report that names the checkpoint."""
+def take_back(run: Any) -> None:
+  """Takes tasks and counts of an update back whose rollouts are given up."""
   before, run.bearing.before = run.bearing.before, None
   if before is not None:
     draws, ledger, noise = before
@@ -80,6 +80,11 @@ def _saved(run: Any, text: str) -> _Saved:
     run.ledger = ledger_lib.Ledger.from_state(ledger)
     run.gathering.noise.restore(noise)
     run.update_index -= 1
+
+
+def _saved(run: Any, text: str) -> _Saved:
+  """Saves, and returns the report that names the checkpoint."""
+  take_back(run)
   if not run.update_index:
     return _Saved(f'{text} Nothing has been trained yet.')
   run.save()

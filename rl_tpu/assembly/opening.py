@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import jax
 
@@ -38,6 +38,7 @@ def open_run(
     workdir: str,
     *,
     override_config: bool = False,
+    interrupt: Callable[[], bool] = lambda: False,
 ) -> Iterator[run_lib.TrainingRun]:
   """Builds a run, restores it where it was, and closes it whatever happens.
 
@@ -45,6 +46,7 @@ def open_run(
     config: the experiment.
     workdir: a used one is taken up.
     override_config: a used one may have been started with other settings.
+    interrupt: True gives up the rollouts that are being gathered.
 
   Raises:
     ValueError: whatever cannot work, before anything is written.
@@ -64,6 +66,7 @@ def open_run(
   with contextlib.ExitStack() as stack:
     world = parts.build_world(config, policy.tokenizer, policy.template)
     stack.callback(world.close)
+    world.interrupt = interrupt
     learner = policy_lib.build_learner(config, policy.decoder, policy.mesh)
     sampler = policy_lib.build_sampler(config, policy)
     stack.enter_context(compiles)

@@ -42,6 +42,7 @@ class World:
     verifier: in its worker pool; None for scripted runs without one.
     pool: environments, in worker processes or inline.
     hosts: the processes that environments and verifiers are divided over.
+    interrupt: True gives up the rollouts that are being gathered.
   """
 
   config: schema.ExperimentConfig
@@ -51,6 +52,7 @@ class World:
   verifier: pooled.PooledVerifier
   pool: remote.RemotePool | desk_lib.InlinePool
   hosts: hosts_lib.Hosts
+  interrupt: Callable[[], bool] = lambda: False
 
   def tasks(self, split: str) -> Sequence[records.Task]:
     """The task source of a split."""
@@ -108,6 +110,7 @@ class World:
         self.hosts,
         digest=sampler.digest,
         check_every=self.config.sampler.check_every,
+        stop=self.interrupt,
     )
     return runner_lib.Runner(
         sampler,

@@ -464,10 +464,12 @@ class TrainingRun:
       self._evaluate(self.config.evaluation.tasks)
 
   def evaluate_first(self) -> None:
-    """Success of the start, once per work directory."""
+    """Success of the start, once; what a stop has left out at a resume."""
     if self.config.steps and 'before' not in self.results:
       count = self.config.evaluation.final_tasks or self.config.evaluation.tasks
       self.results['before'] = self._evaluate(count)
+    elif self.update_index and not self._evaluated_now():
+      self.evaluate_when_due()
 
   def _evaluate(self, count: int) -> dict[str, list[float]]:
     last = self.results.get('last')
@@ -500,6 +502,11 @@ class TrainingRun:
   def _check_evaluated(self, rollouts: Sequence[records.Rollout]) -> None:
     self.gathering.check_noise(rollouts)
     bearing_lib.check_evaluation(self, rollouts)
+
+  def interrupt(self) -> None:
+    """Gives up the rollouts of the update that is under way."""
+    bearing_lib.take_back(self)
+    self.stopped = 'signal'
 
   def finish(self) -> dict[str, Any]:
     """Evaluates the end, saves it, and returns the summary.

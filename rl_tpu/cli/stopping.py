@@ -11,7 +11,7 @@ class StopAsked:
   """Remembers a stop signal while its `with` block runs.
 
   The first signal is remembered and shown; the work ends at its next step,
-  saved. A second Ctrl-C interrupts at once.
+  saved. A second Ctrl-C interrupts at once, a second SIGTERM ends the process.
   """
 
   def __init__(self) -> None:
@@ -46,9 +46,12 @@ class StopAsked:
     if self.signal is not None and number == signal.SIGINT:
       raise KeyboardInterrupt
     self.signal = number
+    if number == signal.SIGTERM:
+      # The second one ends it, whatever it is waiting for by then.
+      signal.signal(signal.SIGTERM, signal.SIG_DFL)
     print(
-        f'{signal.Signals(number).name}: stopping after this update and saving;'
-        ' Ctrl-C again stops at once.',
+        f'{signal.Signals(number).name}: saving and stopping; rollouts that are'
+        ' being gathered are given up. Once more stops at once.',
         file=sys.stderr,
         flush=True,
     )

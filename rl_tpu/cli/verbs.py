@@ -105,6 +105,7 @@ def _train(values: Values, phase: Phase) -> int:
         stop,
         on_start=phase.begin,
         override_config=values['override_config'] == 'yes',
+        interrupt=stop,
     )
   if hosts.here().is_lead:
     console().print(tables.training(summary))

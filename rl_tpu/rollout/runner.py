@@ -15,6 +15,7 @@ from rl_tpu.records import records
 from rl_tpu.rollout import desk as desk_lib
 from rl_tpu.rollout import session as session_lib
 from rl_tpu.sharding import hosts as hosts_lib
+from rl_tpu.types import stops
 from rl_tpu.types import termination as term
 
 
@@ -45,6 +46,7 @@ class Exchange:
       *,
       digest: Callable[[], bytes] | None = None,
       check_every: int = 0,
+      stop: Callable[[], bool] = lambda: False,
   ):
     """Binds the processes.
 
@@ -52,8 +54,10 @@ class Exchange:
       hosts: the processes.
       digest: of the state that decisions are taken from.
       check_every: calls of `share` between two comparisons of it; 0 is off.
+      stop: True asks all processes to leave the collection.
     """
     self._hosts = hosts
+    self._stop = stop
     self._digest = digest
     self._check_every = check_every
     self._shared = 0
@@ -67,6 +71,7 @@ class Exchange:
     """The events of all processes, by job; called by all of them.
 
     Raises:
+      Interrupted: a stop was asked for, at any process.
       RuntimeError: the processes are in different states.
     """
     if self._check_every and self._shared % self._check_every == 0:
@@ -75,10 +80,12 @@ class Exchange:
           self._digest(),
       )
     self._shared += 1
-    told = self._hosts.exchange((events, time.time()))
+    told = self._hosts.exchange((events, time.time(), self._stop()))
+    if any(stop for _, _, stop in told):
+      raise stops.Interrupted
     self._now = told[0][1]
     return sorted(
-        (event for events, _ in told for event in events),
+        (event for events, _, _ in told for event in events),
         key=lambda event: event.job,
     )
 
@@ -128,6 +135,7 @@ class Runner:
 
     Raises:
       SamplerFault: the sampler raised, or owes completions and is idle.
+      Interrupted: a stop was asked for.
     """
     desk = desk_lib.Desk(
         self._exchange.owned(len(jobs)),

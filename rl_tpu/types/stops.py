@@ -3,3 +3,7 @@
 
 class RunStopped(RuntimeError):
   """The run does not go on; the message is the report, in one line."""
+
+
+class Interrupted(Exception):
+  """Somebody asked for a stop while rollouts were gathered."""

@@ -262,6 +262,27 @@ class StoppingTest(absltest.TestCase):
     self.assertIn('SIGINT', err.getvalue())
     self.assertIs(signal.getsignal(signal.SIGINT), before)
 
+  def test_a_second_sigterm_ends_what_waits(self):
+    # It waits where Python's own handlers are not run.
+    code = (
+        'import ctypes, sys\n'
+        'from rl_tpu.cli import stopping\n'
+        'with stopping.StopAsked():\n'
+        '  print("ready", flush=True)\n'
+        '  while True:\n'
+        '    ctypes.CDLL(None).sleep(60)\n'
+    )
+    process = subprocess.Popen(
+        [sys.executable, '-c', code],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )
+    self.addCleanup(process.kill)
+    self.assertEqual(process.stdout.readline(), 'ready\n')
+    process.send_signal(signal.SIGTERM)
+    self.assertIn('SIGTERM: saving and stopping', process.stderr.readline())
+    process.send_signal(signal.SIGTERM)
+    self.assertEqual(process.wait(timeout=10), -signal.SIGTERM)
+
   def test_sigterm_is_143(self):
     with contextlib.redirect_stderr(io.StringIO()):
       with stopping.StopAsked() as stop:

@@ -19,6 +19,7 @@ from rl_tpu.sharding import hosts
 from rl_tpu.text import chat
 from rl_tpu.text import tokenizer as tokenizer_lib
 from rl_tpu.types import budget
+from rl_tpu.types import stops
 from rl_tpu.types import termination as term
 from rl_tpu.verifiers import protocol as verifiers
 from tests import processes
@@ -164,6 +165,23 @@ class RunnerTest(absltest.TestCase):
     kinds = [[r.termination for r in rollouts] for rollouts, _, _ in found]
     self.assertEqual(kinds[0], kinds[1])
     self.assertEqual(kinds[0][0], term.Termination.BUDGET_TRUNCATION)
+
+  def test_a_stop_at_one_process_ends_all(self):
+    asked = []
+
+    def run(here):
+      stop = lambda: here.index == 1 and len(asked) > 5
+      with self.assertRaises(stops.Interrupted):
+        self._collect(
+            here,
+            [{'turns': 4}] * 6,
+            digest=lambda: asked.append(1) or b'',
+            check_every=1,
+            stop=stop,
+        )
+      return 'ended'
+
+    self.assertEqual(processes.together(2, run), ['ended'] * 2)
 
   def test_states_that_part_are_named_with_the_first_exchange(self):
     def run(here):
