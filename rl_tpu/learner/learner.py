@@ -53,8 +53,8 @@ class Gradient:
   ) -> _SoFar:
     """The sums with one more microbatch; None starts them."""
     if so_far is None:
-      so_far = self.start(params, base, part)
-    return self.add(params, base, part, so_far)
+      so_far = placement.in_order(self.start(params, base, part))
+    return placement.in_order(self.add(params, base, part, so_far))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -232,20 +232,24 @@ class Learner:
   ) -> list[jax.Array]:
     """Value of the state after every token: head_BT[q] = V_{q+1}."""
     critic_params = self.residence.fetch('critic', critic_params)
-    return [self._values(critic_params, part) for part in rows]
+    return [
+        placement.in_order(self._values(critic_params, part)) for part in rows
+    ]
 
   def logp(
       self, params: Any, rows: Sequence[batch_lib.Rows]
   ) -> list[jax.Array]:
     """log pi(x_p) of every microbatch, under the sampler's temperature."""
-    return [self._logp(params, part) for part in rows]
+    return [placement.in_order(self._logp(params, part)) for part in rows]
 
   def reference_logp(
       self, params: Any, rows: Sequence[batch_lib.Rows]
   ) -> list[jax.Array]:
     """The same of the reference, which has no adapters."""
     params = self.residence.fetch('reference', params)
-    return [self._reference_logp(params, part) for part in rows]
+    return [
+        placement.in_order(self._reference_logp(params, part)) for part in rows
+    ]
 
   def estimate(
       self,
@@ -331,7 +335,7 @@ class Learner:
     if self.reads_policy:
       policy = networks_lib.policy_params(params)
       logps = tuple(self.logp(policy, [part.rows for part in microbatches]))
-    plans = self._plan(tuple(microbatches), logps)
+    plans = placement.in_order(self._plan(tuple(microbatches), logps))
     return [p._replace(plan=plan) for p, plan in zip(microbatches, plans)]
 
   def gradient_norm(
@@ -353,8 +357,8 @@ class Learner:
   def _take(self, trainable, sums: _SoFar, apply):
     gradients, stats, weight, loss = sums
     moments = self.residence.fetch('optimizers', trainable.optimizer)
-    params, moments, report = apply(
-        trainable.params, moments, gradients, weight, loss
+    params, moments, report = placement.in_order(
+        apply(trainable.params, moments, gradients, weight, loss)
     )
     opt_state = self.residence.store('optimizers', moments)
     return state_lib.Trainable(params, opt_state), stats, report

@@ -238,7 +238,7 @@ class PolicyEngine(contract.Engine):
     )
     run = self._refill[inserts[0].start > 0]
     rows = placement.put(table.data, rules.rows_sharding(self._mesh))
-    return run(params, decode_state, rows), table
+    return placement.in_order(run(params, decode_state, rows)), table
 
   def release(
       self, decode_state: DecodeState, slots: Sequence[int]

@@ -33,10 +33,6 @@ def start() -> None:
       ) from error
     pathwaysutils.initialize()
   if is_one_of_several() and not jax.distributed.is_initialized():
-    # CPU devices run what is dispatched in any order, and two processes in
-    # different ones: their collectives would wait for each other. TPUs keep
-    # the order of the program.
-    jax.config.update('jax_cpu_enable_async_dispatch', False)
     jax.distributed.initialize(
         **_place(), heartbeat_timeout_seconds=_HEARTBEAT_S
     )

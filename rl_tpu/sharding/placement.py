@@ -5,12 +5,14 @@ the shards of its own devices; what comes back is whole on all of them.
 """
 
 import functools
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
 
 from rl_tpu.sharding import rules
+
+T = TypeVar('T')
 
 
 def put(tree: Any, sharding: jax.sharding.Sharding) -> Any:
@@ -49,6 +51,18 @@ def fetch(tree: Any) -> Any:
   return jax.tree.unflatten(
       structure, [np.asarray(x) for x in jax.device_get(leaves)]
   )
+
+
+def in_order(tree: T) -> T:
+  """What a program returns, to be called before the next one is started.
+
+  CPU devices of two processes may begin programs that are under way together in
+  different orders, and their collectives then wait for each other for ever; so
+  there one program ends before the next begins. TPUs keep the program's order.
+  """
+  if jax.process_count() > 1 and jax.default_backend() == 'cpu':
+    jax.block_until_ready(tree)
+  return tree
 
 
 def _is_here(leaf: Any) -> bool:
