@@ -90,7 +90,7 @@ _LOSS_FAULTS = (
     _fault(
         'every microbatch plans for itself', 'L20', _GOLDEN,
         f'{_LEARNER}/learner.py',
-        {'    plans = self._plan(tuple(microbatches), logps)\n':
+        {'    plans = placement.in_order(self._plan(tuple(microbatches), logps))\n':
              '    each = logps or [None] * len(microbatches)\n'
              '    plans = [\n'
              '        self._plan((part,), None if x is None else (x,))[0]\n'
