@@ -1,0 +1,104 @@
+"""Does a run that is killed anywhere go on as if nothing had happened?
+
+    python -m tests.chaos --kills=50 --devices=1
+    python -m tests.chaos --kills=50 --devices=8
+
+Not part of the test run, which has a short form (tests/launch/chaos_test.py).
+Exit code 1 where a killed run ends in another state than one that was not.
+"""
+
+import argparse
+import collections
+import pathlib
+import random
+import sys
+import tempfile
+import time
+
+import rich.console
+import rich.table
+
+from tests import conftest  # Sets the compilation cache before jax is imported.
+from tests import tiny
+from tests.chaos import kills as kills_lib
+
+del conftest
+
+
+def main() -> int:
+  """Runs the check."""
+  parser = argparse.ArgumentParser(
+      prog='tests.chaos',
+      description=__doc__,
+      formatter_class=argparse.RawDescriptionHelpFormatter,
+  )
+  add = parser.add_argument
+  add('--kills', type=int, default=50, help='kills in all (default 50)')
+  add('--devices', type=int, default=1, help='CPU devices (default 1)')
+  add('--steps', type=int, default=6, help='updates of a run (default 6)')
+  add('--seed', type=int, default=0, help='of the instants (default 0)')
+  arguments = parser.parse_args()
+  with tempfile.TemporaryDirectory() as folder:
+    return check(arguments, pathlib.Path(folder), rich.console.Console(width=120))
+
+
+def check(arguments, folder: pathlib.Path, console: rich.console.Console) -> int:
+  """Makes the kills and prints the table."""
+  experiment = kills_lib.write_experiment(folder, tiny.model_folder(folder))
+
+  def begin(workdir):
+    return kills_lib.start(
+        experiment, workdir, steps=arguments.steps,
+        devices=arguments.devices, log=folder / f'{workdir.name}.log',
+    )
+
+  whole = folder / 'whole'
+  # Once for the compilation cache: the second one tells how long a start is.
+  for workdir in (folder / 'first', whole):
+    process, begun, first = begin(workdir), time.monotonic(), None
+    while process.poll() is None:
+      if first is None and kills_lib.whole_steps(workdir):
+        first = time.monotonic() - begun
+      time.sleep(0.05)
+    if process.returncode:
+      console.print((folder / f'{workdir.name}.log').read_text()[-3000:])
+      return 1
+    seconds = time.monotonic() - begun
+  update_s = (seconds - first) / arguments.steps
+  console.print(
+      f'whole run: {seconds:.0f} s, its first checkpoint after {first:.0f} s'
+  )
+  draw, made, runs, different = random.Random(arguments.seed), [], 0, []
+  wanted = kills_lib.state(whole, arguments.steps)
+  while len(made) < arguments.kills:
+    workdir = folder / f'killed{runs}'
+    for kill in kills_lib.killed_run(
+        lambda workdir=workdir: begin(workdir), workdir, draw=draw,
+        start_s=first, update_s=update_s, most=arguments.kills - len(made),
+    ):
+      made.append(kill)
+      console.print(
+          f'kill {len(made)}: run {runs}, after {kill.after_s:.1f} s, checkpoint'
+          f' {kill.step}, {kill.where}, workers left {kill.left}'
+      )
+    found = kills_lib.state(workdir, arguments.steps)
+    different += [
+        f'run {runs}: {name}' for name in wanted if found[name] != wanted[name]
+    ]
+    runs += 1
+  table = rich.table.Table('killed', 'times', 'workers left')
+  counted = collections.Counter(kill.where for kill in made)
+  for where, count in counted.most_common():
+    left = sum(kill.left for kill in made if kill.where == where)
+    table.add_row(where, str(count), str(left))
+  console.print(table)
+  console.print(
+      f'{len(made)} kills, {runs} runs of {arguments.steps} updates on'
+      f' {arguments.devices} devices; different from the run that nobody'
+      f' killed: {", ".join(different) or "nothing"}'
+  )
+  return int(bool(different) or any(kill.left for kill in made))
+
+
+if __name__ == '__main__':
+  sys.exit(main())
