@@ -12,6 +12,7 @@ COORDINATOR = 'RL_TPU_COORDINATOR'
 AUTO = 'auto'
 # A lost process is noticed after so long; all others are aborted then.
 _HEARTBEAT_S = 30
+_CPU_THREADS = 32
 
 
 def start() -> None:
@@ -33,6 +34,10 @@ def start() -> None:
       ) from error
     pathwaysutils.initialize()
   if is_one_of_several() and not jax.distributed.is_initialized():
+    # Threads of the CPU backend, which has one for each core otherwise: each
+    # collective that waits for another process holds one, and they may wait for
+    # different collectives of one program.
+    os.environ.setdefault('NPROC', str(_CPU_THREADS))
     jax.distributed.initialize(
         **_place(), heartbeat_timeout_seconds=_HEARTBEAT_S
     )
