@@ -7,8 +7,6 @@ import json
 import os
 import pathlib
 import shutil
-import subprocess
-import sys
 import tempfile
 
 import numpy as np
@@ -21,8 +19,6 @@ from rl_tpu.config import loading
 from rl_tpu.metrics import tags
 from rl_tpu.records import jsonl
 from tests import tiny
-
-ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def lines(workdir: str) -> list[dict]:
@@ -274,42 +270,6 @@ class GroupTest(absltest.TestCase):
     ]
     self.assertEqual(drawn[0][0], '0000000-0')
     self.assertEqual(drawn[1][0], '0000008-0')
-
-
-_RUN = """
-import sys
-from rl_tpu import trainer
-from rl_tpu.assembly import judging
-from rl_tpu.cli import main
-from tests import tiny
-config = tiny.experiment(sys.argv[1], steps=3)
-trainer.train(config, sys.argv[2])
-"""
-
-
-class DevicesTest(absltest.TestCase):
-
-  def test_runs_on_1_2_and_8_devices_agree_token_for_token(self):
-    folder = pathlib.Path(tempfile.mkdtemp())
-    self.addCleanup(shutil.rmtree, folder)
-    model = tiny.model_folder(folder)
-    found = {}
-    for devices in (1, 2, 8):
-      workdir = str(folder / f'on{devices}')
-      subprocess.run(
-          [sys.executable, '-c', _RUN, model, workdir],
-          env=dict(
-              os.environ,
-              XLA_FLAGS=f'--xla_force_host_platform_device_count={devices}',
-          ),
-          cwd=ROOT,
-          check=True,
-          capture_output=True,
-      )
-      found[devices] = [tokens(workdir, step) for step in (1, 2, 3)]
-    for devices in (2, 8):
-      for step, (left, right) in enumerate(zip(found[1], found[devices]), 1):
-        self.assertEqual(left, right, f'update {step} on {devices} devices')
 
 
 if __name__ == '__main__':
