@@ -10,6 +10,7 @@ this way before a pod is paid for.
 
 import argparse
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -29,6 +30,7 @@ def parser() -> commandline.Parser:
   add = made.add_argument
   add('--processes', type=int, default=2, help='how many (default 2)')
   add('--devices', type=int, default=4, help='CPU devices of each (default 4)')
+  add('--dry-run', action='store_true', help='print the commands only')
   add('words', nargs='+', help='verb and flags of rl_tpu, behind --')
   return made
 
@@ -46,6 +48,17 @@ def launch(values: argparse.Namespace) -> int:
   for name in ('processes', 'devices'):
     if getattr(values, name) < 1:
       raise ValueError(f'--{name}={getattr(values, name)}: at least 1.')
+  if values.dry_run:
+    address = free_address()
+    for index in range(values.processes):
+      variables = environment(
+          values.processes, index, values.devices, address
+      )
+      print(
+          ' '.join(f'{name}={value}' for name, value in variables.items()),
+          shlex.join(['python', '-m', 'rl_tpu', *values.words]),
+      )
+    return 0
   started = start(values.words, values.processes, values.devices)
   readers = [
       threading.Thread(target=_show, args=(index, process))

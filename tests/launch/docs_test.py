@@ -32,8 +32,8 @@ class DocsTest(absltest.TestCase):
     for name, *words in commands():
       module = importlib.import_module(name)
       words = [w for w in words if not w.startswith('--output=')]
-      if name in ('launch.xpk', 'launch.pathways'):
-        words.append('--dry-run')
+      if name in ('launch.xpk', 'launch.pathways', 'launch.processes'):
+        words.insert(0, '--dry-run')
       out, err = io.StringIO(), io.StringIO()
       with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         code = commandline.main(module.parser(), module.launch, words)
@@ -42,7 +42,7 @@ class DocsTest(absltest.TestCase):
     self.assertEqual(
         shown,
         {'launch.xpk', 'launch.jobset', 'launch.queued_resources',
-         'launch.pathways'},
+         'launch.pathways', 'launch.processes'},
     )
 
 

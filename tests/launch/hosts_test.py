@@ -293,6 +293,14 @@ class CommandTest(absltest.TestCase):
     for index in (0, 1):
       self.assertIn(f'[{index}] rl_tpu: ', done.stdout)
 
+  def test_a_dry_run_prints_what_could_be_pasted(self):
+    done = self._run('--dry-run', '--devices=3', '--', 'train', '--set=a b')
+    self.assertEqual(done.returncode, 0, done.stderr)
+    first, second = done.stdout.splitlines()
+    self.assertIn('RL_TPU_PROCESSES=2 RL_TPU_PROCESS=0 ', first)
+    self.assertIn('RL_TPU_PROCESSES=2 RL_TPU_PROCESS=1 ', second)
+    self.assertEndsWith(first, " python -m rl_tpu train '--set=a b'")
+
   def test_a_count_below_one(self):
     done = self._run('--processes=0', '--', 'train')
     self.assertEqual(done.returncode, 2)
