@@ -38,6 +38,8 @@ def start() -> None:
     # collective that waits for another process holds one, and they may wait for
     # different collectives of one program.
     os.environ.setdefault('NPROC', str(_CPU_THREADS))
+    # It would take SIGTERM for itself, which the run has a handler for.
+    jax.config.update('jax_enable_preemption_service', False)
     jax.distributed.initialize(
         **_place(), heartbeat_timeout_seconds=_HEARTBEAT_S
     )
