@@ -89,10 +89,12 @@ def _saved(run: Any, text: str) -> _Saved:
     return _Saved(f'{text} Nothing has been trained yet.')
   run.save()
   run.checkpoints.wait()
-  folder = os.path.join(run.checkpoints.folder, str(run.update_index))
-  return _Saved(
-      f'{text} The same command goes on from the checkpoint {folder}.'
-  )
+  return _Saved(f'{text} {_goes_on_from(run, run.update_index)}')
+
+
+def _goes_on_from(run: Any, step: int) -> str:
+  folder = os.path.join(run.checkpoints.folder, str(step))
+  return f'The same command goes on from the checkpoint {folder}.'
 
 
 @contextlib.contextmanager
@@ -113,8 +115,7 @@ def names_checkpoint(run: Any) -> Iterator[None]:
     step = run.world.hosts.of_lead(lambda: run.checkpoints.step('latest'))
     text = 'No checkpoint was saved yet (checkpoint.every).'
     if step is not None:
-      folder = os.path.join(run.checkpoints.folder, str(step))
-      text = f'The same command goes on from the checkpoint {folder}.'
+      text = _goes_on_from(run, step)
     raise stops.RunStopped(f'{stopped} {text}') from stopped
 
 

@@ -112,14 +112,30 @@ def held_out_explained_variance(
   return diagnostics.explained_variance(outside.target, outside.value)
 
 
+def calibration(
+    table: diagnostics.CriticTable,
+) -> dict[str, float | None]:
+  """Bias and calibration error: what a resume compares (O8)."""
+  whole = diagnostics.errors(table)
+  return {
+      'bias': whole.bias if whole else None,
+      'ece': diagnostics.calibration(table).ece,
+  }
+
+
 class CriticWatch:
-  """Figures of the critic, and what they need of earlier batches."""
+  """Figures of the critic, and what they need of earlier batches.
+
+  Attributes:
+    calibration: of the last batch; None before one and without a critic.
+  """
 
   def __init__(self, config: schema.ExperimentConfig):
     """Starts before the first batch."""
     self._config = config
     self._alarms = alarms.Watch(config.alarm)
     self._pictures: dict[str, np.ndarray] = {}
+    self.calibration: Figures | None = None
 
   def figures(
       self,
@@ -146,6 +162,7 @@ class CriticWatch:
     table, held_out = critic_table(
         batch, scored, version=version, level=self._config.critic.level
     )
+    self.calibration = calibration(table)
     solved = {r.rollout_id: summary.is_solved(r) for r in batch.rollouts}
     rate = {r.rollout_id: success.rate(r.task_id) for r in batch.rollouts}
     drawn = step % self._config.log.histograms_every == 0

@@ -7,7 +7,6 @@ from typing import Any
 from rl_tpu.assembly import critic_figures
 from rl_tpu.config import schema
 from rl_tpu.learner import update as update_lib
-from rl_tpu.metrics import diagnostics
 from rl_tpu.rollout import batching
 
 
@@ -49,7 +48,6 @@ class Gates:
     self._has_critic = has_critic
     self._note = note
     self._saved: Mapping[str, float | None] | None = None
-    self._latest: Mapping[str, float | None] | None = None
     self.gate = Gate.CLOSED
     self.critic_only = 0
 
@@ -86,16 +84,15 @@ class Gates:
     """
     if self.gate < Gate.ALIGNED:
       raise RuntimeError(f'an update is asked for after {self.gate.name} (O8).')
-    found = self._calibration(batch, scored)
-    if self.gate == Gate.ALIGNED:
-      problem = self._problem(found)
-      if problem:
-        self.critic_only += 1
-        self._note(f'{problem} This update trains the critic alone (O8).')
-        return True
-      self.pass_(Gate.CALIBRATED, 'the critic is as it was saved')
-      self.pass_(Gate.OPEN, 'the actor is trained')
-    self._latest = found
+    if self.gate == Gate.OPEN:
+      return False
+    problem = self._problem(self._calibration(batch, scored))
+    if problem:
+      self.critic_only += 1
+      self._note(f'{problem} This update trains the critic alone (O8).')
+      return True
+    self.pass_(Gate.CALIBRATED, 'the critic is as it was saved')
+    self.pass_(Gate.OPEN, 'the actor is trained')
     return False
 
   def require_open(self) -> None:
@@ -113,8 +110,7 @@ class Gates:
     if not self._has_critic:
       return None
     table, _ = critic_figures.critic_table(batch, scored)
-    found = diagnostics.critic_figures(table)
-    return {name: found[f'critic/{name}'] for name in ('bias', 'ece')}
+    return critic_figures.calibration(table)
 
   def _problem(self, found: Mapping[str, float | None] | None) -> str:
     """What is out of bounds; empty where nothing is, or nothing is known."""
@@ -137,10 +133,12 @@ class Gates:
         'run/critic_only_updates': float(self.critic_only),
     }
 
-  def state(self) -> dict[str, Any]:
-    """JSON values for a checkpoint."""
-    # Of a run that has not come through yet, what it has to come back to.
-    found = self._latest or self._saved
+  def state(self, latest: Mapping[str, float | None] | None) -> dict[str, Any]:
+    """JSON values for a checkpoint; `latest` is of the last batch.
+
+    A run that has not come through yet keeps what it has to come back to.
+    """
+    found = latest if self.gate == Gate.OPEN else self._saved
     return {'calibration': found, 'critic_only': self.critic_only}
 
   def restore(self, state: Mapping[str, Any]) -> None:

@@ -160,8 +160,8 @@ def _build(config, mirror, used, policy, learner, sampler, world, compiles):
   run.restore()
   # Other verbs read the settings that hold now.
   loading.save(config, os.path.join(workdir, 'config.json'))
-  if used is not None and used.changed:
-    incidents.settings(workdir, run.update_index, used.changed)
+  if used:
+    incidents.settings(workdir, run.update_index, used)
   run.gates.pass_(gates.Gate.RESTORED, f'update {run.update_index}')
   goes_on = used is not None and world.hosts.is_lead
   run.writer = writers.open_run(

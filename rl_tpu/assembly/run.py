@@ -442,7 +442,7 @@ class TrainingRun:
           'overflow': self.history.overflow,
           'warm_up': self.warm_up.state(),
           'alarms': self.watch.state(),
-          'gates': self.gates.state(),
+          'gates': self.gates.state(self.watch.calibration),
           # Every batch is collected and consumed within its update, so no
           # rollout is queued at a save.
           'queue': [],

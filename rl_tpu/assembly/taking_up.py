@@ -1,6 +1,5 @@
 """What may change when a used work directory is taken up again (O7)."""
 
-import dataclasses
 import json
 import os
 from typing import Any
@@ -26,25 +25,13 @@ _PLACES = (
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Used:
-  """A run that is taken up.
-
-  Attributes:
-    changed: (before, now) of the settings that are other ones now and may
-      change results, by name; empty unless that was asked for.
-  """
-
-  changed: dict[str, tuple[Any, Any]]
-
-
 def check(
     workdir: str,
     config: schema.ExperimentConfig,
     *,
     folder: str,
     override: bool = False,
-) -> Used | None:
+) -> dict[str, tuple[Any, Any]] | None:
   """Compares the settings of a used work directory with those of this run.
 
   Args:
@@ -54,7 +41,8 @@ def check(
     override: settings that change results may be other ones.
 
   Returns:
-    None for a fresh directory.
+    (before, now) of the settings that are other ones now and may change
+    results, by name, empty unless `override`; None for a fresh directory.
 
   Raises:
     ValueError: it belongs to another experiment or other settings.
@@ -84,4 +72,4 @@ def check(
         ' choose another directory, or go on with the new ones by'
         ' --override_config=yes.'
     )
-  return Used(changed)
+  return changed

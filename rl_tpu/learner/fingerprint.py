@@ -22,37 +22,31 @@ def fingerprint(params: Any) -> str:
   a leaf leave the device.
   """
   leaves, _ = jax.tree_util.tree_flatten_with_path(params)
-  # What waits in the host's memory comes to the devices leaf by leaf.
-  waiting = {
-      place: _sums([jax.device_put(leaf, on_device)])
-      for place, (_, leaf) in enumerate(leaves)
-      if (on_device := _elsewhere(leaf)) is not None
-  }
-  here = [leaf for i, (_, leaf) in enumerate(leaves) if i not in waiting]
-  sums = iter(placement.fetch(_sums(here)))
-  waiting = placement.fetch(waiting)
-  sums = [
-      waiting[i][0] if i in waiting else next(sums) for i in range(len(leaves))
-  ]
+  names = [jax.tree_util.keystr(path) for path, _ in leaves]
+  here, waiting = {}, {}
+  for name, (_, leaf) in zip(names, leaves):
+    (here if _is_on_device(leaf) else waiting)[name] = leaf
+  sums = _sums(here)
+  for name, leaf in waiting.items():
+    # What waits in the host's memory comes to the devices leaf by leaf.
+    place = leaf.sharding.with_memory_kind(_DEVICE)
+    sums |= _sums({name: jax.device_put(leaf, place)})
+  sums = placement.fetch(sums)
   digest = hashlib.blake2b(digest_size=8)
-  for (path, leaf), pair in zip(leaves, sums):
-    name = jax.tree_util.keystr(path)
+  for name, (_, leaf) in zip(names, leaves):
     digest.update(f'{name}{leaf.shape}{leaf.dtype}'.encode())
-    digest.update(np.asarray(pair, np.uint32).tobytes())
+    digest.update(np.asarray(sums[name], np.uint32).tobytes())
   return digest.hexdigest()
 
 
-def _elsewhere(leaf: Any) -> jax.sharding.Sharding | None:
-  """Where a leaf has to go to be summed; None where it is there."""
+def _is_on_device(leaf: Any) -> bool:
   place = getattr(leaf, 'sharding', None)
-  if place is None or place.memory_kind in (None, _DEVICE):
-    return None
-  return place.with_memory_kind(_DEVICE)
+  return place is None or place.memory_kind in (None, _DEVICE)
 
 
 @jax.jit
-def _sums(leaves: list[jax.Array]) -> list[jax.Array]:
-  return [_leaf_sums(leaf) for leaf in leaves]
+def _sums(leaves: dict[str, jax.Array]) -> dict[str, jax.Array]:
+  return {name: _leaf_sums(leaf) for name, leaf in leaves.items()}
 
 
 def _leaf_sums(leaf: jax.Array) -> jax.Array:

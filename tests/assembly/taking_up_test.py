@@ -41,7 +41,7 @@ class TakingUpTest(parameterized.TestCase):
   )
   def test_O7_where_and_how_long_is_free(self, assignment):
     self.start()
-    self.assertEqual(self.check(assignment).changed, {})
+    self.assertEqual(self.check(assignment), {})
 
   @parameterized.parameters(
       ('gae.gamma=0.5', 'gae.gamma (before 1.0, now 0.5)'),
@@ -62,8 +62,8 @@ class TakingUpTest(parameterized.TestCase):
 
   def test_O7_overridden_settings_are_known(self):
     self.start()
-    used = self.check('gae.gamma=0.5', 'steps=9', override=True)
-    self.assertEqual(used.changed, {'gae.gamma': (1.0, 0.5)})
+    changed = self.check('gae.gamma=0.5', 'steps=9', override=True)
+    self.assertEqual(changed, {'gae.gamma': (1.0, 0.5)})
 
   def test_another_experiment_is_refused_even_so(self):
     self.start()

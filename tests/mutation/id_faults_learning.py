@@ -228,8 +228,8 @@ _OFF_POLICY_FAULTS = (
     _fault(
         'a run that is not calibrated yet forgets what it was', 'O8',
         ('tests/assembly/gates_test.py',), 'rl_tpu/assembly/gates.py',
-        {'        self.critic_only += 1\n':
-             '        self._latest = found\n        self.critic_only += 1\n'},
+        {'latest if self.gate == Gate.OPEN else self._saved':
+             'latest or self._saved'},
     ),
     _fault(
         'KL of the policy to the sampler', 'O1',
