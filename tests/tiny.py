@@ -11,6 +11,7 @@ from rl_tpu.environments import arithmetic_tokenizer
 from rl_tpu.models import config as model_config
 from rl_tpu.models import decoder
 from rl_tpu.models import huggingface
+from rl_tpu.records import jsonl
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 MAIN_JOB = ROOT / 'experiments' / 'arithmetic_tools_ppo.py'
@@ -66,3 +67,14 @@ def experiment(model: str, **changes) -> schema.ExperimentConfig:
       ),
   )
   return dataclasses.replace(small, **changes)
+
+
+def tokens(
+    workdir: str | pathlib.Path, step: int
+) -> dict[tuple[str, int], list[int]]:
+  """Token ids of an update's rollouts by rollout and segment."""
+  return {
+      (rollout.rollout_id, index): segment.token.tolist()
+      for rollout in jsonl.read(jsonl.rollouts_path(workdir, step))
+      for index, segment in enumerate(rollout.segments)
+  }

@@ -26,15 +26,6 @@ def lines(workdir: str) -> list[dict]:
   return [json.loads(line) for line in text.splitlines()]
 
 
-def tokens(workdir: str, step: int) -> list[list[int]]:
-  """Token ids of every segment of an update's rollouts."""
-  return [
-      s.token.tolist()
-      for r in jsonl.read(jsonl.rollouts_path(workdir, step))
-      for s in r.segments
-  ]
-
-
 class TrainerTest(absltest.TestCase):
 
   @classmethod
@@ -150,7 +141,9 @@ class TrainerTest(absltest.TestCase):
     second = trainer.train(self.config, workdir)
     self.assertEqual(second['updates'], 4)
     for step in (1, 2, 3, 4):
-      self.assertEqual(tokens(workdir, step), tokens(self.whole, step), step)
+      self.assertEqual(
+          tiny.tokens(workdir, step), tiny.tokens(self.whole, step), step
+      )
     steps = [l['step'] for l in lines(workdir) if 'reward/success' in l]
     self.assertEqual(steps, [1, 2, 3, 4])
     self.assertEqual(second['before'], self.summary['before'])

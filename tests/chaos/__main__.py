@@ -21,6 +21,7 @@ import rich.table
 from tests import conftest  # Sets the compilation cache before jax is imported.
 from tests import tiny
 from tests.chaos import kills as kills_lib
+from tests.launch import chatter
 
 del conftest
 
@@ -44,7 +45,12 @@ def main() -> int:
 
 def check(arguments, folder: pathlib.Path, console: rich.console.Console) -> int:
   """Makes the kills and prints the table."""
-  experiment = kills_lib.write_experiment(folder, tiny.model_folder(folder))
+  experiment = chatter.write_experiment(
+      folder,
+      tiny.model_folder(folder),
+      'evaluation.every=3',
+      'checkpoint.keep=3',
+  )
 
   def begin(workdir):
     return kills_lib.start(

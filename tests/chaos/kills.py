@@ -20,31 +20,6 @@ from collections.abc import Callable, Iterator
 import psutil
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-_EXPERIMENT = """
-from rl_tpu.config import overrides
-from tests import tiny
-
-
-def get_config():
-  return overrides.apply(tiny.experiment({model!r}, name='chaos'), {changes!r})
-"""
-CHANGES = (
-    'environment.target=tests.launch.chatter:Chatter',
-    'environment.settings={}',
-    'environment.isolation=process',
-    'environment.workers=3',
-    'verifier.target=tests.launch.chatter:Taste',
-    'verifier.settings={}',
-    'reward.weights={"word": 0.2, "terminal": 1.0}',
-    'budgets.window=64',
-    'compaction.lookahead=16',
-    'compaction.max_summary_tokens=8',
-    'batching.row_length=64',
-    'sampler.prefill_buckets=64',
-    'evaluation.every=3',
-    'checkpoint.every=1',
-    'checkpoint.keep=3',
-)
 # Of the host part: what has to be bit for bit that of the run that nobody
 # killed. Seconds are not among it.
 COMPARED = (
@@ -68,13 +43,6 @@ class Kill:
   step: int
   where: str
   left: int
-
-
-def write_experiment(folder: pathlib.Path, model: str) -> pathlib.Path:
-  """The experiment's file."""
-  path = folder / 'experiment.py'
-  path.write_text(_EXPERIMENT.format(model=model, changes=CHANGES))
-  return path
 
 
 def start(

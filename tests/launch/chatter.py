@@ -5,6 +5,7 @@ to answer is chance, so that an order of arrival would show.
 """
 
 import hashlib
+import pathlib
 import random
 import time
 
@@ -13,6 +14,41 @@ from rl_tpu.types import termination as term
 from rl_tpu.verifiers import protocol as verifiers
 
 TURNS = 5
+_EXPERIMENT = """
+from rl_tpu.config import overrides
+from tests import tiny
+
+
+def get_config():
+  return overrides.apply(tiny.experiment({model!r}, name='chatter'), {changes!r})
+"""
+_SETTINGS = (
+    'environment.target=tests.launch.chatter:Chatter',
+    'environment.settings={}',
+    'environment.isolation=process',
+    'environment.workers=3',
+    'verifier.target=tests.launch.chatter:Taste',
+    'verifier.settings={}',
+    'reward.weights={"word": 0.2, "terminal": 1.0}',
+    # Rollouts take several windows.
+    'budgets.window=64',
+    'compaction.lookahead=16',
+    'compaction.max_summary_tokens=8',
+    'batching.row_length=64',
+    'sampler.prefill_buckets=64',
+    'checkpoint.every=1',
+)
+
+
+def write_experiment(
+    folder: pathlib.Path, model: str, *changes: str
+) -> pathlib.Path:
+  """Writes the experiment's file: a tiny model in this world, changed."""
+  path = folder / 'experiment.py'
+  path.write_text(
+      _EXPERIMENT.format(model=model, changes=(*_SETTINGS, *changes))
+  )
+  return path
 
 
 def _draw(text):

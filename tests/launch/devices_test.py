@@ -9,7 +9,6 @@ import tempfile
 
 from absl.testing import absltest
 
-from rl_tpu.records import jsonl
 from tests import tiny
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -20,15 +19,6 @@ from tests import tiny
 config = tiny.experiment(sys.argv[1], steps=3)
 trainer.train(config, sys.argv[2])
 """
-
-
-def tokens(workdir: str, step: int) -> list[list[int]]:
-  """Token ids of every segment of an update's rollouts."""
-  return [
-      s.token.tolist()
-      for r in jsonl.read(jsonl.rollouts_path(workdir, step))
-      for s in r.segments
-  ]
 
 
 class DevicesTest(absltest.TestCase):
@@ -50,7 +40,7 @@ class DevicesTest(absltest.TestCase):
           check=True,
           capture_output=True,
       )
-      found[devices] = [tokens(workdir, step) for step in (1, 2, 3)]
+      found[devices] = [tiny.tokens(workdir, step) for step in (1, 2, 3)]
     for devices in (2, 8):
       for step, (left, right) in enumerate(zip(found[1], found[devices]), 1):
         self.assertEqual(left, right, f'update {step} on {devices} devices')

@@ -22,38 +22,17 @@ import psutil
 from launch import processes
 from rl_tpu.records import jsonl
 from tests import tiny
+from tests.launch import chatter
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-_EXPERIMENT = """
-from rl_tpu.config import overrides
-from tests import tiny
-
-
-def get_config():
-  return overrides.apply(tiny.experiment({model!r}, name='chatter'), {changes!r})
-"""
 _SMALL = (
     'steps=3',
     # Parameters and rows are split over the processes.
     'mesh.fsdp=2',
-    'environment.target=tests.launch.chatter:Chatter',
-    'environment.settings={}',
-    'environment.isolation=process',
-    'environment.workers=3',
-    'verifier.target=tests.launch.chatter:Taste',
-    'verifier.settings={}',
-    'reward.weights={"word": 0.2, "terminal": 1.0}',
-    # Rollouts take several windows.
-    'budgets.window=64',
-    'compaction.lookahead=16',
-    'compaction.max_summary_tokens=8',
     'batching.tasks_per_batch=16',
-    'batching.row_length=64',
     'sampler.slots=8',
-    'sampler.prefill_buckets=64',
     'evaluation.temperatures=1.0',
     'alignment.enabled=false',
-    'checkpoint.every=1',
 )
 _DEVICES = 4
 # Of a run that starts cold on a busy machine.
@@ -70,19 +49,10 @@ def _finish(started):
   return printed, [p.returncode for p in started]
 
 
-def _tokens(workdir, step):
-  """Token arrays by (rollout, segment)."""
-  return {
-      (rollout.rollout_id, index): segment.token.tolist()
-      for rollout in jsonl.read(jsonl.rollouts_path(workdir, step))
-      for index, segment in enumerate(rollout.segments)
-  }
-
-
 def _first_difference(one, other):
   """Names the first token that two runs do not have in common."""
   for step in jsonl.steps(one):
-    a, b = _tokens(one, step), _tokens(other, step)
+    a, b = tiny.tokens(one, step), tiny.tokens(other, step)
     for key in sorted(a.keys() | b.keys()):
       left, right = a.get(key, []), b.get(key, [])
       if left != right:
@@ -125,11 +95,8 @@ class HostsTest(parameterized.TestCase):
     super().setUpClass()
     folder = cls.enterClassContext(tempfile.TemporaryDirectory())
     cls.folder = pathlib.Path(folder)
-    cls.experiment = cls.folder / 'experiment.py'
-    cls.experiment.write_text(
-        _EXPERIMENT.format(
-            model=tiny.model_folder(cls.folder), changes=_SMALL
-        )
+    cls.experiment = chatter.write_experiment(
+        cls.folder, tiny.model_folder(cls.folder), *_SMALL
     )
     cls.printed = {}
     for count in (1, 2, 4):
@@ -160,7 +127,7 @@ class HostsTest(parameterized.TestCase):
     self.assertEqual(jsonl.steps(workdir), [1, 2, 3])
     self.assertIsNone(_first_difference(alone, workdir))
     # Something was cut: the rollouts are not trivial.
-    self.assertGreater(len(_tokens(workdir, 3)), 16)
+    self.assertGreater(len(tiny.tokens(workdir, 3)), 16)
 
   @parameterized.parameters(2, 4)
   def test_G32_gradients_of_the_same_rollouts(self, count):

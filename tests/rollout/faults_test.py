@@ -18,27 +18,9 @@ from rl_tpu.rollout import runner as runner_lib
 from rl_tpu.rollout import session as session_lib
 from rl_tpu.text import chat
 from rl_tpu.text import tokenizer as tokenizer_lib
-from rl_tpu.types import budget
 from rl_tpu.types import termination as term
 from rl_tpu.verifiers import protocol as verifiers
 from tests.rollout import worlds
-
-
-def _line(text, request):
-  del request
-  return ' 1 2\n' if text.endswith('summary\n>') else ' ok\n'
-
-
-class _Done:
-
-  def __init__(self, value):
-    self._value = value
-
-  def done(self):
-    return True
-
-  def result(self):
-    return self._value
 
 
 class _Odd(worlds.Counting):
@@ -132,23 +114,15 @@ class FaultsTest(parameterized.TestCase):
   def collect(
       self, payloads, *, acquire=None, verify=None, fault='', retries=0
   ):
-    settings = session_lib.Settings(
-        budgets=budget.Budget(window=90),
-        compaction=schema.CompactionConfig(max_summary_tokens=8),
-        sampling=schema.SamplingConfig(max_turn_tokens=8),
-        reward_weights={'line': 0.25},
-        scores_truncations=True,
-        verifier_id='v',
-        verifier_version='1',
-        sampler_build='script',
-        sampler_dtype='float32',
+    settings = worlds.settings(
+        compaction=schema.CompactionConfig(max_summary_tokens=8)
     )
-    sampler = _Sampler(self.tokenizer, _line)
+    sampler = _Sampler(self.tokenizer, worlds.line)
     sampler.fault = fault
     runner = runner_lib.Runner(
         sampler,
         acquire or desk_lib.InlinePool(_Odd).acquire,
-        verify or (lambda _: _Done(verifiers.Score(1.0, True))),
+        verify or (lambda _: worlds.Done(verifiers.Score(1.0, True))),
         functools.partial(
             session_lib.Session,
             spec=_Odd.spec,
@@ -197,7 +171,7 @@ class FaultsTest(parameterized.TestCase):
     good = verifiers.Score(1.0, True)
     rollouts = self.collect(
         [{'turns': 3}, {'turns': 2}, {'turns': 3}],
-        verify=lambda e: _Done(answer if e['turns'] == 2 else good),
+        verify=lambda e: worlds.Done(answer if e['turns'] == 2 else good),
     )
     self.check_alone(rollouts, term.FaultCause.VERIFIER, 'score|no number')
 
@@ -206,7 +180,7 @@ class FaultsTest(parameterized.TestCase):
     def verify(evidence):
       if evidence['turns'] == 2:
         raise ConnectionRefusedError('nobody there')
-      return _Done(verifiers.Score(1.0, True))
+      return worlds.Done(verifiers.Score(1.0, True))
 
     rollouts = self.collect(
         [{'turns': 3}, {'turns': 2}, {'turns': 3}], verify=verify

@@ -59,16 +59,10 @@ class RunnerTest(absltest.TestCase):
 
   def _collect(self, here, payloads, *, places=2, polls=0, wall_s=None, **exchange):
     """Rollouts, and which environments were asked at this process."""
-    settings = session_lib.Settings(
+    settings = worlds.settings(
         budgets=budget.Budget(window=90, wall_s=wall_s),
         compaction=schema.CompactionConfig(mode='off'),
-        sampling=schema.SamplingConfig(max_turn_tokens=8),
         reward_weights={},
-        scores_truncations=True,
-        verifier_id='v',
-        verifier_version='1',
-        sampler_build='script',
-        sampler_dtype='float32',
     )
     asked = collections.Counter()
     taken = []

@@ -6,7 +6,6 @@ import tempfile
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from rl_tpu.config import schema
 from rl_tpu.environments import arithmetic_tokenizer
 from rl_tpu.environments import protocol
 from rl_tpu.metrics import noise
@@ -17,14 +16,8 @@ from rl_tpu.rollout import runner as runner_lib
 from rl_tpu.rollout import session as session_lib
 from rl_tpu.text import chat
 from rl_tpu.text import tokenizer as tokenizer_lib
-from rl_tpu.types import budget
 from rl_tpu.verifiers import protocol as verifiers
 from tests.rollout import worlds
-
-
-def _line(text, request):
-  del request
-  return ' 1 2\n' if text.endswith('summary\n>') else ' ok\n'
 
 
 def _spec(*capabilities):
@@ -78,23 +71,9 @@ class SessionStatesTest(parameterized.TestCase):
   def run_one(
       self, spec, *, turns=3, world=worlds.Counting, verify=None, share=0.0
   ) -> records.Rollout:
-    settings = session_lib.Settings(
-        budgets=budget.Budget(window=90),
-        compaction=schema.CompactionConfig(
-            mode='window', lookahead=0, max_summary_tokens=8,
-            observation_reserve=4,
-        ),
-        sampling=schema.SamplingConfig(max_turn_tokens=8),
-        reward_weights={'line': 0.25},
-        scores_truncations=True,
-        verifier_id='v',
-        verifier_version='1',
-        sampler_build='script',
-        sampler_dtype='float32',
-        rescore_share=share,
-    )
+    settings = worlds.settings(rescore_share=share)
     runner = runner_lib.Runner(
-        worlds.ScriptedSampler(self.tokenizer, _line),
+        worlds.ScriptedSampler(self.tokenizer, worlds.line),
         desk_lib.InlinePool(world).acquire,
         verify or _Scores(1.0),
         functools.partial(

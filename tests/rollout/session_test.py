@@ -27,19 +27,7 @@ from rl_tpu.verifiers import protocol as verifiers
 from tests.rollout import worlds
 
 
-class _Verdict:
-  """A future of a verifier that is always content."""
-
-  def done(self):
-    return True
-
-  def result(self):
-    return verifiers.Score(value=0.5, solved=True, components={})
-
-
-def _line(text, request):
-  del request
-  return ' 1 2\n' if text.endswith('summary\n>') else ' ok\n'
+_CONTENT = verifiers.Score(value=0.5, solved=True, components={})
 
 
 class SessionTest(parameterized.TestCase):
@@ -52,35 +40,18 @@ class SessionTest(parameterized.TestCase):
     self.template = chat.ChatTemplate.from_folder(folder)
     self.spec = worlds.Counting.spec
 
-  def _settings(self, **changes):
-    base = session_lib.Settings(
-        budgets=budget.Budget(window=90),
-        compaction=schema.CompactionConfig(
-            mode='window', lookahead=0, max_summary_tokens=8,
-            observation_reserve=4,
-        ),
-        sampling=schema.SamplingConfig(max_turn_tokens=8),
-        reward_weights={'line': 0.25},
-        scores_truncations=True,
-        verifier_id='v',
-        verifier_version='1',
-        sampler_build='script',
-        sampler_dtype='float32',
-    )
-    return dataclasses.replace(base, **changes)
-
   def _run(self, payloads, *, settings=None, sampler=None, acquire=None):
     make = functools.partial(
         session_lib.Session,
         spec=self.spec,
         template=self.template,
         tokenizer=self.tokenizer,
-        settings=settings or self._settings(),
+        settings=settings or worlds.settings(),
     )
-    sampler = sampler or worlds.ScriptedSampler(self.tokenizer, _line)
+    sampler = sampler or worlds.ScriptedSampler(self.tokenizer, worlds.line)
     acquire = acquire or desk_lib.InlinePool(worlds.Counting).acquire
     runner = runner_lib.Runner(
-        sampler, acquire, lambda evidence: _Verdict(), make,
+        sampler, acquire, lambda evidence: worlds.Done(_CONTENT), make,
     )
     jobs = [
         session_lib.Job(
@@ -102,7 +73,7 @@ class SessionTest(parameterized.TestCase):
       self.assertTrue(any(t.startswith(prompt) for t in texts), prompt)
 
   def test_K19_without_stop_texts_the_folders_end_tokens_end_a_turn(self):
-    settings = self._settings(
+    settings = worlds.settings(
         sampling=schema.SamplingConfig(max_turn_tokens=8, stop=())
     )
     newline = self.tokenizer.token_id('\n')
@@ -127,11 +98,11 @@ class SessionTest(parameterized.TestCase):
     spelling = types.SimpleNamespace(
         decode=self.tokenizer.decode, encode=letters.encode
     )
-    settings = self._settings(compaction=schema.CompactionConfig(mode='off'))
+    settings = worlds.settings(compaction=schema.CompactionConfig(mode='off'))
     (rollout,), _ = self._run(
         [{'turns': 3}],
         settings=settings,
-        sampler=worlds.ScriptedSampler(spelling, _line),
+        sampler=worlds.ScriptedSampler(spelling, worlds.line),
     )
     (segment,) = rollout.segments
     np.testing.assert_array_equal(
@@ -176,7 +147,7 @@ class SessionTest(parameterized.TestCase):
         '{%- endfor -%}'
         "{%- if add_generation_prompt -%}{{ '>' }}{%- endif -%}"
     )
-    settings = self._settings(compaction=schema.CompactionConfig(mode='off'))
+    settings = worlds.settings(compaction=schema.CompactionConfig(mode='off'))
     (rollout,), sampler = self._run([{'turns': 3}], settings=settings)
     self.assertEqual(rollout.termination, term.Termination.POLICY_STOP)
     self.assertEqual(rollout.num_segments, 3)
@@ -189,7 +160,7 @@ class SessionTest(parameterized.TestCase):
       self.assertEqual(self.tokenizer.decode(segment.token[:first]), prompt)
 
   def test_a_runtime_summary_has_no_action_tokens(self):
-    settings = self._settings(
+    settings = worlds.settings(
         compaction=schema.CompactionConfig(author='runtime')
     )
     (rollout,), _ = self._run([{'turns': 12}], settings=settings)
@@ -223,7 +194,7 @@ class SessionTest(parameterized.TestCase):
     self.assertTrue(text.startswith('heard 1\n'), text)
 
   def test_off_ends_a_full_window_as_context_truncation(self):
-    settings = self._settings(compaction=schema.CompactionConfig(mode='off'))
+    settings = worlds.settings(compaction=schema.CompactionConfig(mode='off'))
     (rollout,), _ = self._run([{'turns': 50}], settings=settings)
     self.assertEqual(rollout.termination, term.Termination.CONTEXT_TRUNCATION)
     self.assertEqual(rollout.num_segments, 1)
@@ -237,7 +208,7 @@ class SessionTest(parameterized.TestCase):
       (dict(wall_s=1e-9), 0, 0),
   )
   def test_T3_T14_budgets_end_a_run_as_truncation(self, limits, turns, tokens):
-    settings = self._settings(
+    settings = worlds.settings(
         budgets=budget.Budget(window=300, **limits),
         compaction=schema.CompactionConfig(mode='off'),
     )
@@ -249,7 +220,7 @@ class SessionTest(parameterized.TestCase):
       self.assertEqual(rollout.num_actions, tokens)
 
   def test_an_unscored_truncation_stays_unscored(self):
-    settings = self._settings(
+    settings = worlds.settings(
         budgets=budget.Budget(window=300, turns=2), scores_truncations=False
     )
     (rollout,), _ = self._run([{'turns': 50}], settings=settings)
@@ -272,7 +243,7 @@ class SessionTest(parameterized.TestCase):
     right, _ = self._run(
         payloads,
         sampler=worlds.ScriptedSampler(
-            self.tokenizer, _line, per_step=1, newest_first=True
+            self.tokenizer, worlds.line, per_step=1, newest_first=True
         ),
     )
     for a, b in zip(left, right):
@@ -285,7 +256,7 @@ class SessionTest(parameterized.TestCase):
 
     def reply(text, request):
       seen.append(request.params.seed)
-      return _line(text, request)
+      return worlds.line(text, request)
 
     self._run(
         [{'turns': 4}, {'turns': 4}],
@@ -298,7 +269,7 @@ class SessionTest(parameterized.TestCase):
 
     def reply(text, request):
       seen.append(request.params.seed)
-      return _line(text, request)
+      return worlds.line(text, request)
 
     rollouts, _ = self._run(
         [{'turns': 1}] * 2,

@@ -68,15 +68,6 @@ class Adding:
     pass
 
 
-class _Verdict:
-
-  def done(self):
-    return True
-
-  def result(self):
-    return verifiers.Score(value=1.0, solved=True)
-
-
 def _tokenizer():
   symbols = MARKS + [chr(i) for i in range(32, 127)]
   made = tokenizers.Tokenizer(
@@ -96,22 +87,17 @@ class ToolSessionTest(absltest.TestCase):
     """The rollout of a task with these replies."""
     tokenizer = _tokenizer()
     replies = iter(replies)
-    settings = session_lib.Settings(
+    settings = worlds.settings(
         budgets=budget.Budget(window=400),
         compaction=schema.CompactionConfig(mode='off'),
         sampling=schema.SamplingConfig(max_turn_tokens=99, stop=()),
         reward_weights={},
-        scores_truncations=True,
-        verifier_id='v',
-        verifier_version='1',
-        sampler_build='script',
-        sampler_dtype='float32',
     )
     sampler = worlds.ScriptedSampler(tokenizer, lambda *_: next(replies))
     runner = runner_lib.Runner(
         sampler,
         desk_lib.InlinePool(lambda: Adding(heard)).acquire,
-        lambda evidence: _Verdict(),
+        lambda _: worlds.Done(verifiers.Score(value=1.0, solved=True)),
         lambda job: session_lib.Session(
             job, Adding.spec, chat.ChatTemplate(TEMPLATE), tokenizer, settings
         ),

@@ -1,11 +1,15 @@
 """Small environments and a sampler by script, for session tests."""
 
+import dataclasses
 import time
 
 import numpy as np
 
+from rl_tpu.config import schema
 from rl_tpu.environments import protocol
+from rl_tpu.rollout import session as session_lib
 from rl_tpu.sampler import types as sampler_types
+from rl_tpu.types import budget
 from rl_tpu.types import termination as term
 
 _SPEC = protocol.EnvironmentSpec(
@@ -16,6 +20,44 @@ _SPEC = protocol.EnvironmentSpec(
     permissions_hash='p',
     tool_set_hash='t',
 )
+
+
+def settings(**changes):
+  """What sessions share: a window of 90 tokens, replies of 8 at most."""
+  base = session_lib.Settings(
+      budgets=budget.Budget(window=90),
+      compaction=schema.CompactionConfig(
+          mode='window', lookahead=0, max_summary_tokens=8,
+          observation_reserve=4,
+      ),
+      sampling=schema.SamplingConfig(max_turn_tokens=8),
+      reward_weights={'line': 0.25},
+      scores_truncations=True,
+      verifier_id='v',
+      verifier_version='1',
+      sampler_build='script',
+      sampler_dtype='float32',
+  )
+  return dataclasses.replace(base, **changes)
+
+
+def line(text, request):
+  """A summary where one is asked for, else a word."""
+  del request
+  return ' 1 2\n' if text.endswith('summary\n>') else ' ok\n'
+
+
+class Done:
+  """A future with its answer."""
+
+  def __init__(self, value):
+    self._value = value
+
+  def done(self):
+    return True
+
+  def result(self):
+    return self._value
 
 
 class Counting:
