@@ -1,6 +1,7 @@
 """The verb plan: tables of what a topology would hold and do."""
 
 import dataclasses
+import functools
 import json
 import pathlib
 import time
@@ -24,8 +25,9 @@ FLAGS = (
     arguments.Flag('slices', 'slices that the axis data joins.', 1),
     arguments.Flag(
         'sweep',
-        'comma list of mesh, remat, microbatch: plans every combination and'
-        ' names the cheapest that fits.',
+        'comma list of mesh, remat, microbatch: plans their combinations, each'
+        ' up to the first program that does not fit, and names the cheapest'
+        ' that fits.',
         '',
     ),
     arguments.Flag('json', 'also write the plan to this file.', ''),
@@ -50,7 +52,9 @@ def run(
   chip, devices = topology.describe(values['topology'], values['slices'])
   progress = rich.console.Console(stderr=True)
 
-  def planner(config, only=lambda name: True) -> plan.Plan:
+  known = {}
+
+  def planner(config, only=lambda name: True, until_unfit=False) -> plan.Plan:
     begun = time.monotonic()
 
     def show(name: str) -> None:
@@ -64,14 +68,19 @@ def run(
         topology=values['topology'],
         slices=values['slices'],
         only=only,
+        known=known,
+        until_unfit=until_unfit,
         on_program=show,
     )
 
   if values['sweep']:
-    combinations = search.sweep(
+    wanted = search.combinations(
         config, values['sweep'].split(','), len(devices), values['slices']
     )
-    return _sweep(config, combinations, planner, values, console)
+    trials = search.sweep(
+        config, wanted, functools.partial(planner, until_unfit=True)
+    )
+    return _sweep(trials, len(wanted), values, console, progress)
   begun = time.monotonic()
   made = planner(config)
   advice = [] if made.fits else search.advise(config, made, planner)
@@ -85,36 +94,44 @@ def run(
   return 0 if made.fits else 1
 
 
-def _sweep(config, combinations, planner, values, console) -> int:
-  """Plans every combination; the exit code is 0 where one fits."""
+def _sweep(trials, count: int, values, console, progress) -> int:
+  """Shows what became of each; the exit code is 0 where one fits."""
   table = rich.table.Table(title=f'sweep over {values["topology"]}')
-  for name in ('settings', 'largest GiB', 'fits', 'bound s/step'):
-    table.add_column(name, justify='left' if name == 'settings' else 'right')
-  fitting, out = [], []
-  for changes in combinations:
-    text = ' '.join(changes) or 'as it is'
-    try:
-      made = planner(overrides.apply(config, changes))
-    except ValueError as error:
-      table.add_row(text, '', 'refused', str(error)[:60])
-      continue
-    largest = max(row.total_bytes for row in made.rows)
-    table.add_row(
-        text,
-        f'{largest / _GIB:.2f}',
-        'yes' if made.fits else 'no',
-        f'{made.bound_s:.3f}',
+  for name in ('settings', 'largest GiB', 'of', 'fits', 'least ms/step'):
+    table.add_column(
+        name, justify='left' if name in ('settings', 'of') else 'right'
     )
-    out.append({'changes': changes, **made.as_json()})
-    if made.fits:
-      fitting.append((made.bound_s, text))
+  fitting, out = [], []
+  for number, trial in enumerate(trials, 1):
+    text, made = ' '.join(trial.changes), trial.made
+    if made is None:
+      table.add_row(text, '', trial.reason, 'no', '')
+      verdict = trial.reason
+    else:
+      largest = max(made.rows, key=lambda row: row.total_bytes)
+      size = f'{largest.total_bytes / _GIB:.2f}'
+      # A plan that was broken off says nothing of the whole step.
+      bound = f'{made.bound_s * 1e3:,.2f}' if made.fits else ''
+      verdict = 'yes' if made.fits else 'no'
+      table.add_row(text, size, largest.name, verdict, bound)
+      verdict = f'fits: {verdict}, {size} GiB in {largest.name}'
+      if made.fits:
+        fitting.append((made.bound_s, text))
+    progress.print(f'{number} of {count}: {text}: {verdict}')
+    out.append({
+        'changes': trial.changes,
+        'reason': trial.reason,
+        'plan': None if made is None else made.as_json(),
+    })
+    _write(values['json'], {'sweep': out})
   console.print(table)
   if fitting:
     bound, text = min(fitting)
-    console.print(f'cheapest that fits: {text} ({bound:.3f} s a step at least)')
+    console.print(
+        f'cheapest that fits: {text} ({bound * 1e3:,.2f} ms a step at least)'
+    )
   else:
     console.print('none of them fits.')
-  _write(values['json'], {'sweep': out})
   return 0 if fitting else 1
 
 

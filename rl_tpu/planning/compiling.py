@@ -1,6 +1,7 @@
 """One program, compiled for devices that need not be there, in figures."""
 
 import dataclasses
+import hashlib
 import math
 import re
 import time
@@ -65,13 +66,30 @@ class Figures:
     }
 
 
-def compile_program(program: programs_lib.Program) -> Figures:
-  """Compiles a program for the devices of its arguments' shardings."""
+def compile_program(
+    program: programs_lib.Program, known: dict[str, Figures]
+) -> Figures:
+  """Compiles a program for the devices of its arguments' shardings.
+
+  Args:
+    program: to compile.
+    known: figures by the digest of what was compiled for the same devices
+      before; gets this program's. The text that is lowered has shapes,
+      shardings and donations in it, so equal text is the same program.
+  """
   traced = program.function.trace(*program.arguments)
   counted = flops.count(traced.jaxpr)
   begun = time.monotonic()
+  lowered = traced.lower()
+  digest = hashlib.sha256(lowered.as_text().encode()).hexdigest()
+  if digest not in known:
+    known[digest] = _compile(program, lowered, counted, begun)
+  return known[digest]
+
+
+def _compile(program, lowered, counted: float, begun: float) -> Figures:
   try:
-    compiled = traced.lower().compile()
+    compiled = lowered.compile()
   except jax.errors.JaxRuntimeError as error:
     if 'RESOURCE_EXHAUSTED' not in str(error):
       raise

@@ -117,6 +117,8 @@ def make(
     topology: str,
     slices: int = 1,
     only: Callable[[str], bool] = lambda name: True,
+    known: dict[str, compiling.Figures] | None = None,
+    until_unfit: bool = False,
     on_program: Callable[[str], None] = lambda name: None,
 ) -> Plan:
   """Compiles every program of an experiment.
@@ -128,6 +130,10 @@ def make(
     topology: their name, for the table.
     slices: that they are in.
     only: chooses programs by name.
+    known: figures of programs that were compiled for these devices before, to
+      look up and to add to.
+    until_unfit: the gradients, which need most, come first, and the table
+      ends with the first program that does not fit.
     on_program: told each name before it is compiled.
 
   Raises:
@@ -138,11 +144,17 @@ def make(
       name: compiling.bytes_on_a_device(tree)
       for name, tree in ahead.resident.items()
   }
+  known = {} if known is None else known
+  programs = [p for p in ahead.programs if only(p.name)]
+  if until_unfit:
+    programs.sort(key=lambda p: not p.backward)
   rows = []
-  for program in ahead.programs:
-    if only(program.name):
-      on_program(program.name)
-      rows.append(_row(ahead, program, resident, chip, len(devices)))
+  for program in programs:
+    on_program(program.name)
+    figures = compiling.compile_program(program, known)
+    rows.append(_row(ahead, program, figures, resident, chip, len(devices)))
+    if until_unfit and not rows[-1].fits:
+      break
   return Plan(
       experiment=config.name,
       topology=topology,
@@ -155,8 +167,7 @@ def make(
   )
 
 
-def _row(ahead, program, resident, chip, devices: int) -> Row:
-  figures = compiling.compile_program(program)
+def _row(ahead, program, figures, resident, chip, devices: int) -> Row:
   holds = {
       name: compiling.bytes_on_a_device(tree)
       for name, tree in program.holds.items()

@@ -72,13 +72,55 @@ def _changes(config, program: str, made: plan_lib.Plan) -> Iterator[str]:
     yield f'mesh.data={data // 2} mesh.fsdp={fsdp * 2}'
 
 
-def sweep(
+@dataclasses.dataclass(frozen=True)
+class Combination:
+  """Settings that a sweep plans.
+
+  Attributes:
+    mesh: paths=values of the mesh; none to leave it.
+    others: paths=values of the other axes of the sweep.
+    ranks: of the others, each by the memory that it needs.
+  """
+
+  mesh: tuple[str, ...]
+  others: tuple[str, ...]
+  ranks: tuple[int, ...]
+
+  @property
+  def changes(self) -> tuple[str, ...]:
+    """All paths=values, as for --set."""
+    return self.mesh + self.others
+
+  def needs_as_much_as(self, other: 'Combination') -> bool:
+    """Whether it is the other one with more held or more at a time."""
+    return self.mesh == other.mesh and all(
+        mine >= its for mine, its in zip(self.ranks, other.ranks)
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+  """What became of a combination.
+
+  Attributes:
+    changes: its settings.
+    made: its plan, which ends with the first program that does not fit; None
+      where it was not planned.
+    reason: why it was not planned.
+  """
+
+  changes: tuple[str, ...]
+  made: plan_lib.Plan | None
+  reason: str = ''
+
+
+def combinations(
     config: schema.ExperimentConfig,
     axes: Sequence[str],
     devices: int,
     slices: int = 1,
-) -> list[tuple[str, ...]]:
-  """Combinations of changes to plan, as paths=values.
+) -> list[Combination]:
+  """What a sweep goes through; those that need less memory come first.
 
   Args:
     config: the experiment.
@@ -92,17 +134,43 @@ def sweep(
   for axis in axes:
     if axis not in AXES:
       raise ValueError(f'--sweep={axis}: one of {", ".join(AXES)}.')
-  choices = [[()]]
-  if 'mesh' in axes:
-    choices.append(list(_meshes(devices, slices)))
+  meshes = _meshes(devices, slices) if 'mesh' in axes else [()]
+  choices = []
   if 'remat' in axes:
-    kinds = ('none', 'attention', 'layer')
-    choices.append([(f'model.remat={kind}',) for kind in kinds])
+    kinds = ('layer', 'attention', 'none')
+    choices.append([f'model.remat={kind}' for kind in kinds])
   if 'microbatch' in axes:
     rows = config.batching.rows_per_microbatch
     sizes = sorted({max(1, rows // 2), rows, rows * 2})
-    choices.append([(f'batching.rows_per_microbatch={n}',) for n in sizes])
-  return [sum(parts, ()) for parts in itertools.product(*choices)]
+    choices.append([f'batching.rows_per_microbatch={n}' for n in sizes])
+  return [
+      Combination(mesh, tuple(c for _, c in parts), tuple(r for r, _ in parts))
+      for mesh in meshes
+      for parts in itertools.product(*(enumerate(axis) for axis in choices))
+  ]
+
+
+def sweep(
+    config: schema.ExperimentConfig,
+    wanted: Sequence[Combination],
+    planner: Callable[[schema.ExperimentConfig], plan_lib.Plan],
+) -> Iterator[Trial]:
+  """Plans combinations, but for those that need more than one too large."""
+  too_large = []
+  for one in wanted:
+    smaller = [c for c in too_large if one.needs_as_much_as(c)]
+    if smaller:
+      reason = f'{" ".join(smaller[0].others)} is too large already'
+      yield Trial(one.changes, None, reason)
+      continue
+    try:
+      made = planner(overrides.apply(config, one.changes))
+    except ValueError as error:
+      yield Trial(one.changes, None, f'refused: {error}')
+      continue
+    if not made.fits:
+      too_large.append(one)
+    yield Trial(one.changes, made)
 
 
 def _meshes(devices: int, slices: int) -> Iterator[tuple[str, ...]]:

@@ -17,6 +17,7 @@ from rl_tpu.planning import plan
 from rl_tpu.planning import topology
 from rl_tpu.sharding import chips
 from rl_tpu.sharding import mesh as mesh_lib
+from tests import tiny
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 MAIN_JOB = ROOT / 'experiments' / 'arithmetic_tools_ppo.py'
@@ -77,6 +78,34 @@ class PlanTest(parameterized.TestCase):
     # Keys and values: 2 x layers x heads x width x window x 4 bytes a slot.
     self.assertEqual(cache % (1048576 // 4 * 128 * 2 * 4), 0)
     self.assertGreater(cache, chip.memory_gib * 2**30)
+
+  def test_a_sweep_compiles_a_program_once_and_names_the_cheapest(self):
+    with tempfile.TemporaryDirectory() as folder:
+      model = tiny.model_folder(folder)
+      path = pathlib.Path(folder) / 'sweep.json'
+      code, text = run(
+          '--topology=v5e:2x2', f'--set={ROWS}', f'--set=model.path={model}',
+          '--sweep=remat', f'--json={path}',
+      )
+      trials = json.loads(path.read_text())['sweep']
+    self.assertEqual(code, 0, text)
+    self.assertEqual(
+        [trial['changes'] for trial in trials],
+        [[f'model.remat={kind}'] for kind in ('layer', 'attention', 'none')],
+    )
+    plans = [
+        {row['name']: row['figures'] for row in trial['plan']['rows']}
+        for trial in trials
+    ]
+    # A program that the setting does not touch is the first plan's, seconds of
+    # compilation and all; the gradients are compiled anew.
+    self.assertEqual(plans[0]['decode'], plans[2]['decode'])
+    self.assertNotEqual(
+        plans[0]['actor gradient']['compile_s'],
+        plans[2]['actor gradient']['compile_s'],
+    )
+    least = min(trials, key=lambda trial: trial['plan']['bound_s'])
+    self.assertIn(f'cheapest that fits: {least["changes"][0]} (', text)
 
   @parameterized.parameters(
       ('--topology=v5x:2x2', 'name a chip of'),
