@@ -1,6 +1,6 @@
 """The controller loop: one line per row of the data flow (design.md)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rl_tpu.assembly import opening
@@ -16,6 +16,7 @@ def train(
     *,
     on_start: Callable[[], None] = lambda: None,
     override_config: bool = False,
+    allow_partial: Sequence[str] = (),
     interrupt: Callable[[], bool] = lambda: False,
 ) -> dict[str, Any]:
   """Trains until the steps, the time limit or `stop` end it.
@@ -30,6 +31,8 @@ def train(
     on_start: called when everything is built and checked.
     override_config: a used work directory goes on with these settings, though
       it was started with others.
+    allow_partial: parts that the checkpoint of a used one may lack; they begin
+      anew.
     interrupt: asked while rollouts are gathered; True gives them up, saves
       what was trained before them and ends.
 
@@ -42,7 +45,11 @@ def train(
       starts.
   """
   with opening.open_run(
-      config, workdir, override_config=override_config, interrupt=interrupt
+      config,
+      workdir,
+      override_config=override_config,
+      allow_partial=allow_partial,
+      interrupt=interrupt,
   ) as run:
     on_start()
     try:

@@ -8,6 +8,7 @@ import shutil
 from typing import Any
 
 from rl_tpu.assembly import policy as policy_lib
+from rl_tpu.checkpointing import contents
 from rl_tpu.checkpointing import store as store_lib
 from rl_tpu.config import schema
 from rl_tpu.learner import networks
@@ -79,7 +80,7 @@ def read(
       what it needs.
 
   Raises:
-    ValueError: there is no such checkpoint.
+    ValueError: there is no such checkpoint, or it is damaged.
   """
   store = store_lib.CheckpointStore(
       str(pathlib.Path(workdir) / 'checkpoints'), config.checkpoint
@@ -97,13 +98,13 @@ def read(
     fresh = programs.abstract_state(
         learner, decoder.shapes_of(adapted), with_critic=with_gae
     )
-    like = {'actor': {'params': fresh.actor.params}}
+    like = {'actor': fresh.actor.params}
     if with_critic and fresh.critic is not None:
-      like['critic'] = {'params': fresh.critic.params}
-    found = store.restore_parameters(step, like)
+      like['critic'] = fresh.critic.params
+    found, _ = store.restore(step, like, without=contents.HOST)
   finally:
     store.close()
-  actor = found['actor']['params']
+  actor = found['actor']
   params, adapters = networks.policy_params(actor), None
   whole = lambda tree: tree
   if adapted.lora is not None:
@@ -113,8 +114,8 @@ def read(
     whole = lambda tree: lora.merge(lora.join(base, tree), adapted.lora)
   head, backbone = actor.get(networks.HEAD), None
   if 'critic' in found:
-    head = found['critic']['params'][networks.HEAD]
-    backbone = whole(found['critic']['params']['backbone'])
+    head = found['critic'][networks.HEAD]
+    backbone = whole(found['critic']['backbone'])
   critic = None
   if with_critic and head is not None:
     bins = config.critic.head == 'hl_gauss'

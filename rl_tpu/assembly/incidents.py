@@ -111,6 +111,17 @@ def settings(
   )
 
 
+def begun_anew(workdir: str, step: int, parts: Sequence[str]) -> None:
+  """Warns that a run goes on without parts of its checkpoint (O7)."""
+  logging.warning(
+      'checkpoint %d has no %s of these settings: begun anew.',
+      step, ', '.join(parts),
+  )
+  _append(
+      workdir, [{'update': step, 'kind': 'begun_anew', 'parts': list(parts)}]
+  )
+
+
 def _append(workdir: str, lines: Sequence[Mapping[str, Any]]) -> None:
   if not lines:
     return

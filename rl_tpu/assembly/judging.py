@@ -8,6 +8,7 @@ from typing import Any
 
 from rl_tpu.assembly import parts
 from rl_tpu.assembly import policy as policy_lib
+from rl_tpu.checkpointing import contents
 from rl_tpu.checkpointing import store as store_lib
 from rl_tpu.config import schema
 from rl_tpu.evaluation import evaluate as evaluate_lib
@@ -55,8 +56,10 @@ def evaluate(
     state = learner.init_state(
         policy.params, with_critic=config.advantage.estimator == 'gae'
     )
-    trained, host = store.restore(step, state.trained)
-    state = trained._replace(base=state.base)
+    arrays, host = store.restore(
+        step, {'actor': state.actor.params}, without=contents.HOST
+    )
+    state = state.with_parts(arrays)
     sampler.update_weights(
         host['policy_version'], state.policy_params, 'drain'
     )

@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import jax
 
@@ -15,10 +15,12 @@ from rl_tpu.assembly import incidents
 from rl_tpu.assembly import parts
 from rl_tpu.assembly import policy as policy_lib
 from rl_tpu.assembly import profiling
+from rl_tpu.assembly import resuming
 from rl_tpu.assembly import run as run_lib
 from rl_tpu.assembly import serving as serving_lib
 from rl_tpu.assembly import taking_up
 from rl_tpu.assembly import warm_up
+from rl_tpu.checkpointing import contents
 from rl_tpu.checkpointing import mirror as mirror_lib
 from rl_tpu.checkpointing import store as store_lib
 from rl_tpu.config import loading
@@ -38,6 +40,7 @@ def open_run(
     workdir: str,
     *,
     override_config: bool = False,
+    allow_partial: Sequence[str] = (),
     interrupt: Callable[[], bool] = lambda: False,
 ) -> Iterator[run_lib.TrainingRun]:
   """Builds a run, restores it where it was, and closes it whatever happens.
@@ -46,15 +49,17 @@ def open_run(
     config: the experiment.
     workdir: a used one is taken up.
     override_config: a used one may have been started with other settings.
+    allow_partial: parts that its checkpoint may lack.
     interrupt: True gives up the rollouts that are being gathered.
 
   Raises:
     ValueError: whatever cannot work, before anything is written.
   """
   validation.validate(config)
+  without = contents.named(allow_partial)
   controller.start()
   hosts = hosts_lib.here()
-  _check_alike(hosts, config)
+  _check_alike(hosts, config, without)
   mirror = mirror_lib.Mirror(workdir, keeps=hosts.is_lead)
   used = hosts.of_lead(
       lambda: taking_up.check(
@@ -70,7 +75,8 @@ def open_run(
     learner = policy_lib.build_learner(config, policy.decoder, policy.mesh)
     sampler = policy_lib.build_sampler(config, policy)
     stack.enter_context(compiles)
-    run = _build(config, mirror, used, policy, learner, sampler, world, compiles)
+    run = _build(config, mirror, policy, learner, sampler, world, compiles)
+    _take_up(run, used, without)
     stack.callback(run.mirror.push)
     stack.callback(run.checkpoints.close)
     stack.callback(run.profiler.close)
@@ -88,10 +94,17 @@ def open_run(
   hosts.exchange(None)
 
 
-def _check_alike(hosts: hosts_lib.Hosts, config: schema.ExperimentConfig):
+def _check_alike(
+    hosts: hosts_lib.Hosts,
+    config: schema.ExperimentConfig,
+    without: Sequence[str],
+) -> None:
   """Refuses processes that were started with different settings."""
-  for index, other in enumerate(hosts.exchange(config)):
-    if names := loading.differences(other, config):
+  for index, (other, parts) in enumerate(hosts.exchange((config, without))):
+    names = loading.differences(other, config)
+    if set(parts) != set(without):
+      names.append('--allow_partial')
+    if names:
       raise ValueError(
           f'process {hosts.index} and process {index} of this run have different'
           f' settings: {", ".join(names)}; start all of them with the same'
@@ -99,7 +112,7 @@ def _check_alike(hosts: hosts_lib.Hosts, config: schema.ExperimentConfig):
       )
 
 
-def _build(config, mirror, used, policy, learner, sampler, world, compiles):
+def _build(config, mirror, policy, learner, sampler, world, compiles):
   workdir = mirror.folder
   gathered = gathering.Gathering(
       config,
@@ -134,7 +147,7 @@ def _build(config, mirror, used, policy, learner, sampler, world, compiles):
       world.hosts,
   )
   progress = figures.Progress(quiet=not world.hosts.is_lead)
-  run = run_lib.TrainingRun(
+  return run_lib.TrainingRun(
       config=config,
       workdir=workdir,
       mirror=mirror,
@@ -157,13 +170,18 @@ def _build(config, mirror, used, policy, learner, sampler, world, compiles):
       serving=serving_lib.Serving(sampler, config.faults, world.hosts),
       gates=gates.Gates(config.resume, has_critic=gae, note=progress.note),
   )
-  run.restore()
+
+
+def _take_up(run, used, without) -> None:
+  """Restores what is there, and lets the sampler serve it (O8)."""
+  resuming.restore(run, without=without)
+  workdir = run.workdir
   # Other verbs read the settings that hold now.
-  loading.save(config, os.path.join(workdir, 'config.json'))
+  loading.save(run.config, os.path.join(workdir, 'config.json'))
   if used:
     incidents.settings(workdir, run.update_index, used)
   run.gates.pass_(gates.Gate.RESTORED, f'update {run.update_index}')
-  goes_on = used is not None and world.hosts.is_lead
+  goes_on = used is not None and run.world.hosts.is_lead
   run.writer = writers.open_run(
       workdir, resume_step=run.update_index if goes_on else None
   )
@@ -171,4 +189,3 @@ def _build(config, mirror, used, policy, learner, sampler, world, compiles):
   run.gates.pass_(
       gates.Gate.SYNCED, f'the sampler serves version {run.version}'
   )
-  return run

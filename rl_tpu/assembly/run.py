@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
-from absl import logging
 
 from rl_tpu.advantages import groups
 from rl_tpu.advantages import normalise
@@ -28,6 +27,7 @@ from rl_tpu.assembly import judging
 from rl_tpu.assembly import parts
 from rl_tpu.assembly import policy as policy_lib
 from rl_tpu.assembly import profiling
+from rl_tpu.assembly import resuming
 from rl_tpu.assembly import serving as serving_lib
 from rl_tpu.assembly import warm_up as warm_up_lib
 from rl_tpu.assembly import watching
@@ -429,29 +429,11 @@ class TrainingRun:
       if np.isnan(success):
         success = None  # Every rollout of the evaluation failed.
     with self.clock.phase('checkpoint'):
-      host = {
-          'policy_version': self.version,
-          'update': self.update_index,
-          'cursor': self.gathering.draws.state(),
-          'sampling': self.gathering.state(),
-          'seed': self.config.seed,
-          'reference_id': self.reference_id,
-          'ledger': self.ledger.state(),
-          'unscored': self.anchors.unscored,
-          'reward_statistics': normalise.state(self.running),
-          'overflow': self.history.overflow,
-          'warm_up': self.warm_up.state(),
-          'alarms': self.watch.state(),
-          'gates': self.gates.state(self.watch.calibration),
-          # Every batch is collected and consumed within its update, so no
-          # rollout is queued at a save.
-          'queue': [],
-          'training_s': self.training_s(),
-          'totals': self.totals,
-          'results': self.results,
-      }
       self.checkpoints.save(
-          self.update_index, self.state.trained, host, success=success
+          self.update_index,
+          self.state.parts,
+          resuming.host_part(self),
+          success=success,
       )
 
   def _evaluated_now(self) -> bool:
@@ -536,34 +518,6 @@ class TrainingRun:
         'verifier_disagreement': self.gathering.noise.disagreement(),
         **self.history.summary(),
     }
-
-  def restore(self) -> None:
-    """Takes up the latest whole checkpoint, if there is one."""
-    for step in self.checkpoints.ignored_steps():
-      logging.warning('checkpoint %d is not whole and is ignored', step)
-    found = self.checkpoints.restore_latest(self.state.trained)
-    if found is None:
-      return
-    step, state, host, problems = found
-    for problem in problems:
-      logging.warning('%s; it was deleted, and the one before is taken', problem)
-    self.state = state._replace(base=self.state.base)
-    self.update_index = host['update']
-    self.version = host['policy_version']
-    self.gathering.draws.restore(host['cursor'])
-    self.gathering.restore(host['sampling'])
-    self.ledger = ledger_lib.Ledger.from_state(host['ledger'])
-    self.anchors.unscored = host['unscored']
-    self.running = normalise.from_state(host['reward_statistics'])
-    self.history.overflow = host['overflow']
-    self.warm_up.restore(host['warm_up'])
-    self.watch.restore(host['alarms'])
-    self.gates.restore(host['gates'])
-    self.earlier_s = host['training_s']
-    self.totals = host['totals']
-    self.results = host['results']
-    jsonl.discard_after(self.workdir, step)
-    self.progress.on_resume(self.update_index)
 
 
 def _by_temperature(found: dict[str, list[float]]) -> dict[float, tuple]:

@@ -1,9 +1,10 @@
 """One Orbax composite per step: networks, optimizers and every host cursor."""
 
+from collections.abc import Callable, Collection, Mapping
 import hashlib
 import json
 import os
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 from absl import logging
@@ -11,30 +12,16 @@ import orbax.checkpoint as ocp
 from etils import epath
 from orbax.checkpoint import checkpoint_managers as policies
 
+from rl_tpu.checkpointing import contents
 from rl_tpu.config import schema
 from rl_tpu.learner import fingerprint as fingerprint_lib
 from rl_tpu.sharding import hosts as hosts_lib
 
-# What the host part must hold, so that a resumed run goes on where it was
-# (O7); a checkpoint without one of them does not load.
-HOST_KEYS = (
-    'policy_version',
-    'update',
-    'cursor',
-    'sampling',
-    'seed',
-    'reference_id',
-    'ledger',
-    'reward_statistics',
-    'overflow',
-    'warm_up',
-    'alarms',
-    'gates',
-    'queue',
-)
+T = TypeVar('T')
 
-# Digests of the two parts, by which damage is noticed.
-_INTEGRITY = 'integrity'
+# Beside the host's parts: digests of each part of the arrays, and one of all of
+# it. By these damage is noticed.
+_ARRAYS, _INTEGRITY = 'arrays', 'integrity'
 # Ranks a step that was not evaluated below every success.
 _UNJUDGED = -1.0
 
@@ -125,17 +112,23 @@ class CheckpointStore:
   def save(
       self,
       step: int,
-      state: Any,
-      host: dict[str, Any],
+      state: Mapping[str, Any],
+      host: Mapping[str, Any],
       *,
       success: float | None = None,
   ) -> None:
     """Starts saving one composite; waits for an earlier save first.
 
+    Args:
+      step: number of the update.
+      state: arrays, by part.
+      host: JSON values, by part.
+      success: held-out success; None where it was not evaluated.
+
     Raises:
       ValueError: a part of the host state is missing (O7).
     """
-    missing = [key for key in HOST_KEYS if key not in host]
+    missing = [name for name in contents.HOST if name not in host]
     if missing:
       raise ValueError(f'checkpoint: the host state lacks {missing}.')
     self._manager.wait_until_finished()
@@ -146,83 +139,132 @@ class CheckpointStore:
       return
     if is_there:
       self._manager.delete(step)
+    bits = fingerprint_lib.fingerprints(state)
     digests = {
-        'state': fingerprint_lib.fingerprint(state),
-        'host': _digest(host),
+        name: {'layout': fingerprint_lib.layout(part), 'bits': bits[name]}
+        for name, part in state.items()
     }
+    host = {**host, _ARRAYS: digests}
     self._manager.save(
         step,
         args=ocp.args.Composite(
-            state=ocp.args.StandardSave(state),
-            host=ocp.args.JsonSave({**host, _INTEGRITY: digests}),
+            state=ocp.args.PyTreeSave(dict(state)),
+            host=ocp.args.JsonSave({**host, _INTEGRITY: _digest(host)}),
         ),
         metrics=_metrics(_UNJUDGED if success is None else success),
     )
 
-  def restore(self, step: int, like: Any) -> tuple[Any, dict[str, Any]]:
+  def restore(
+      self,
+      step: int,
+      like: Mapping[str, Any],
+      *,
+      without: Collection[str] = (),
+  ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Reads a step into the shapes and shardings of `like` (K29).
+
+    Args:
+      step: a whole step.
+      like: the arrays that are wanted, by part; others stay on disk.
+      without: parts that may be missing.
+
+    Returns:
+      Arrays and host values by part, without those that are missing.
 
     Raises:
       DamagedError: the step cannot be read, at any process, or what was read
         is not what was saved.
-      ValueError: a part is missing (O7).
+      ValueError: a part is missing, or is there in other shapes (O7).
     """
-    state, host, problem = None, {}, ''
+    host = self._attempt(
+        step, lambda: self._read(step, 'host', ocp.args.JsonRestore())
+    )
+    digest = host.pop(_INTEGRITY, None)
+    self._compare(step, 'host', _digest(host), digest)
+    saved = host.pop(_ARRAYS)
+    fitting = {
+        name: part
+        for name, part in like.items()
+        if name in saved
+        and saved[name]['layout'] == fingerprint_lib.layout(part)
+    }
+    contents.check_whole(
+        f'checkpoint {step} in {self._folder}',
+        [n for n in (*contents.HOST, *like) if n not in (*host, *fitting)],
+        allowed=without,
+    )
+    state = self._attempt(step, lambda: self._read_arrays(step, fitting))
+    for name, bits in fingerprint_lib.fingerprints(state).items():
+      self._compare(step, name, bits, saved[name]['bits'])
+    return state, host
+
+  def _attempt(self, step: int, read: Callable[[], T]) -> T:
+    """What is read, where all processes can read it."""
+    found, problem = None, ''
     try:
-      state, host = self._read(step, like)
+      found = read()
     except Exception as error:  # pylint: disable=broad-except
       # Whatever a changed byte makes of the readers of four formats.
-      problem = ' '.join(str(error).split())[:300]
+      problem = ' '.join(str(error).split())[:300] or type(error).__name__
     if any(problems := self._hosts.exchange(problem)):
       raise DamagedError(
           f'checkpoint {step} in {self._folder} cannot be read:'
           f' {next(filter(None, problems))}'
       )
-    missing = [key for key in (*HOST_KEYS, _INTEGRITY) if key not in host]
-    if missing:
-      raise ValueError(
-          f'checkpoint {step} in {self._folder} lacks {missing}: it was not'
-          ' written by this version; start in another --workdir.'
-      )
-    digests = host.pop(_INTEGRITY)
-    found = {
-        'state': fingerprint_lib.fingerprint(state), 'host': _digest(host)
-    }
-    for name, digest in digests.items():
-      if found[name] != digest:
-        raise DamagedError(
-            f'checkpoint {step} in {self._folder} is damaged: its {name} part'
-            ' is not what was saved.'
-        )
-    return state, host
+    return found
 
-  def _read(self, step: int, like: Any) -> tuple[Any, dict[str, Any]]:
-    abstract = jax.tree.map(ocp.utils.to_shape_dtype_struct, like)
-    got = self._manager.restore(
-        step,
-        args=ocp.args.Composite(
-            state=ocp.args.StandardRestore(abstract),
-            host=ocp.args.JsonRestore(),
-        ),
+  def _compare(self, step: int, part: str, found: str, saved: str | None):
+    if found != saved:
+      raise DamagedError(
+          f'checkpoint {step} in {self._folder} is damaged: its {part} part is'
+          ' not what was saved.'
+      )
+
+  def _read(self, step: int, item: str, args: Any) -> Any:
+    args = ocp.args.Composite(**{item: args})
+    return self._manager.restore(step, args=args)[item]
+
+  def _read_arrays(
+      self, step: int, like: Mapping[str, Any]
+  ) -> dict[str, Any]:
+    if not like:
+      return {}
+    like = jax.tree.map(ocp.utils.to_shape_dtype_struct, dict(like))
+    args = ocp.args.PyTreeRestore(
+        item=like,
+        restore_args=ocp.checkpoint_utils.construct_restore_args(like),
+        partial_restore=True,
     )
-    return got['state'], got['host']
+    found = self._read(step, 'state', args)
+    # What is not on disk comes back as it was asked for.
+    for path, leaf in jax.tree_util.tree_leaves_with_path(found):
+      if not isinstance(leaf, jax.Array):
+        raise ValueError(
+            f'it has no {jax.tree_util.keystr(path, simple=True, separator="/")}'
+        )
+    return found
 
   def restore_latest(
-      self, like: Any
-  ) -> tuple[int, Any, dict[str, Any], list[str]] | None:
+      self, like: Mapping[str, Any], *, without: Collection[str] = ()
+  ) -> tuple[int, dict[str, Any], dict[str, Any], list[str]] | None:
     """Reads the latest step that is whole and undamaged; deletes later ones.
+
+    Args:
+      like: as for `restore`.
+      without: parts that may be missing.
 
     Returns:
       The step, its two parts, and what is wrong with those that were passed
       over; None where nothing was saved.
 
     Raises:
-      ValueError: there are steps, and none of them can be read.
+      ValueError: there are steps, and none of them can be read; or a part is
+        missing.
     """
     problems = []
     for step in self._hosts.of_lead(lambda: self.steps()[::-1]):
       try:
-        state, host = self.restore(step, like)
+        state, host = self.restore(step, like, without=without)
       except DamagedError as error:
         problems.append((step, str(error)))
         continue
@@ -236,33 +278,6 @@ class CheckpointStore:
           ' another --workdir.'
       )
     return None
-
-  def restore_parameters(self, step: int, like: Any) -> Any:
-    """Reads a part of a step's state; the rest stays on disk.
-
-    Args:
-      step: a whole step.
-      like: shapes, dtypes and shardings, in nested dicts by the state's names.
-
-    Raises:
-      ValueError: the state has no such part.
-    """
-    args = ocp.args.PyTreeRestore(
-        item=like,
-        restore_args=ocp.checkpoint_utils.construct_restore_args(like),
-        partial_restore=True,
-    )
-    folder = os.path.join(self._folder, str(step), 'state')
-    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
-      found = reader.restore(folder, args)
-    # What is not on disk comes back as it was asked for.
-    for path, leaf in jax.tree_util.tree_leaves_with_path(found):
-      if not isinstance(leaf, jax.Array):
-        raise ValueError(
-            f'checkpoint {step} in {self._folder} has no'
-            f' {jax.tree_util.keystr(path, simple=True, separator="/")}.'
-        )
-    return found
 
   def wait(self) -> None:
     """Returns when the save under way is whole on disk."""

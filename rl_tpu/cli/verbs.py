@@ -15,6 +15,7 @@ from typing import Any
 
 import rich.console
 
+from rl_tpu.checkpointing import contents
 from rl_tpu.cli import arguments
 from rl_tpu.cli import checking_data
 from rl_tpu.cli import folders
@@ -95,6 +96,7 @@ def settings(values: Values, verb: str) -> schema.ExperimentConfig:
 
 def _train(values: Values, phase: Phase) -> int:
   config = settings(values, 'train')
+  allow_partial = contents.named(values['allow_partial'])
   from rl_tpu import trainer
   from rl_tpu.sharding import hosts
 
@@ -105,6 +107,7 @@ def _train(values: Values, phase: Phase) -> int:
         stop,
         on_start=phase.begin,
         override_config=values['override_config'] == 'yes',
+        allow_partial=allow_partial,
         interrupt=stop,
     )
   if hosts.here().is_lead:
@@ -238,6 +241,12 @@ VERBS = (
                 'resume with settings that change results.',
                 'no',
                 choices=('yes', 'no'),
+            ),
+            arguments.Flag(
+                'allow_partial',
+                'part that the checkpoint may lack and that begins anew'
+                ' (or a comma list).',
+                repeated=True,
             ),
         ),
         _train,

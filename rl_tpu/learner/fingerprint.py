@@ -1,5 +1,6 @@
 """A hash of parameters that is worked out where they lie."""
 
+from collections.abc import Mapping
 import hashlib
 from typing import Any
 
@@ -21,22 +22,48 @@ def fingerprint(params: Any) -> str:
   (value, place) pairs, so the digest is the same on any mesh and a few bytes
   a leaf leave the device.
   """
-  leaves, _ = jax.tree_util.tree_flatten_with_path(params)
-  names = [jax.tree_util.keystr(path) for path, _ in leaves]
+  return fingerprints({'': params})['']
+
+
+def fingerprints(trees: Mapping[str, Any]) -> dict[str, str]:
+  """The digest of each tree by its name, made in one program."""
+  leaves = {name: _named_leaves(tree) for name, tree in trees.items()}
   here, waiting = {}, {}
-  for name, (_, leaf) in zip(names, leaves):
-    (here if _is_on_device(leaf) else waiting)[name] = leaf
+  for tree, named in leaves.items():
+    for name, leaf in named:
+      (here if _is_on_device(leaf) else waiting)[f'{tree}:{name}'] = leaf
   sums = _sums(here)
-  for name, leaf in waiting.items():
+  for key, leaf in waiting.items():
     # What waits in the host's memory comes to the devices leaf by leaf.
     place = leaf.sharding.with_memory_kind(_DEVICE)
-    sums |= _sums({name: jax.device_put(leaf, place)})
+    sums |= _sums({key: jax.device_put(leaf, place)})
   sums = placement.fetch(sums)
+  found = {}
+  for tree, named in leaves.items():
+    digest = hashlib.blake2b(digest_size=8)
+    for name, leaf in named:
+      digest.update(_described(name, leaf))
+      key = f'{tree}:{name}'
+      digest.update(np.asarray(sums[key], np.uint32).tobytes())
+    found[tree] = digest.hexdigest()
+  return found
+
+
+def layout(tree: Any) -> str:
+  """Hex digest of the names, shapes and dtypes of a tree's leaves."""
   digest = hashlib.blake2b(digest_size=8)
-  for name, (_, leaf) in zip(names, leaves):
-    digest.update(f'{name}{leaf.shape}{leaf.dtype}'.encode())
-    digest.update(np.asarray(sums[name], np.uint32).tobytes())
+  for name, leaf in _named_leaves(tree):
+    digest.update(_described(name, leaf))
   return digest.hexdigest()
+
+
+def _named_leaves(tree: Any) -> list[tuple[str, Any]]:
+  leaves = jax.tree_util.tree_leaves_with_path(tree)
+  return [(jax.tree_util.keystr(path), leaf) for path, leaf in leaves]
+
+
+def _described(name: str, leaf: Any) -> bytes:
+  return f'{name}{leaf.shape}{leaf.dtype}'.encode()
 
 
 def _is_on_device(leaf: Any) -> bool:

@@ -1,5 +1,6 @@
 """Everything that training changes on the device."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from rl_tpu.learner import networks
@@ -36,9 +37,25 @@ class TrainState(NamedTuple):
     return networks.policy_params(lora.join(self.base, self.actor.params))
 
   @property
-  def trained(self) -> 'TrainState':
-    """Without the base, which the model folder holds: what is saved."""
-    return self._replace(base=None)
+  def parts(self) -> dict[str, Any]:
+    """What training changes, by the names that a checkpoint has for it.
+
+    Without the base, which the model folder holds.
+    """
+    found = {'actor': self.actor.params, 'actor_optimizer': self.actor.optimizer}
+    if self.critic is not None:
+      found['critic'] = self.critic.params
+      found['critic_optimizer'] = self.critic.optimizer
+    return found
+
+  def with_parts(self, parts: Mapping[str, Any]) -> 'TrainState':
+    """This state with some of its parts replaced."""
+    parts = self.parts | parts
+    actor = Trainable(parts['actor'], parts['actor_optimizer'])
+    critic = self.critic and Trainable(
+        parts['critic'], parts['critic_optimizer']
+    )
+    return TrainState(actor, critic, self.base)
 
   @property
   def critic_base(self) -> Any | None:

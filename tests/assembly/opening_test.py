@@ -3,11 +3,13 @@
 import json
 import os
 import pathlib
+import pickle
 import shutil
 import tempfile
 from unittest import mock
 
 import jax
+import numpy as np
 from absl.testing import absltest
 
 from rl_tpu.assembly import gates
@@ -15,6 +17,7 @@ from rl_tpu.assembly import opening
 from rl_tpu.config import overrides
 from rl_tpu.metrics import tags
 from rl_tpu.sampler import sampler as sampler_lib
+from rl_tpu.sharding import hosts as hosts_lib
 from rl_tpu.types import stops
 from tests import tiny
 
@@ -113,6 +116,58 @@ class OpeningTest(absltest.TestCase):
     with opening.open_run(self.config, workdir) as run:
       self.assertEqual(run.warm_up.state(), {'over': True, 'actor': 'abc'})
       self.assertEqual(run.watch.state()['value_loss'], [0.5, 0.25])
+
+
+  def test_O7_a_part_in_other_shapes_begins_anew_where_that_is_allowed(self):
+    workdir = self.workdir('partial')
+    with opening.open_run(self.config, workdir) as run:
+      changed = jax.tree.map(lambda x: x + 1, run.state.parts)
+      run.state = run.state.with_parts(changed)
+      run.update_index, run.version = 3, 3
+      run.save()
+    bins = overrides.apply(self.config, ['critic.head=hl_gauss'])
+    how = {'override_config': True}
+    with self.assertRaisesRegex(
+        ValueError, 'lacks critic, critic_optimizer, .*--allow_partial=critic,'
+    ):
+      with opening.open_run(bins, workdir, **how):
+        self.fail('the run was opened')
+    how['allow_partial'] = ['critic,critic_optimizer', 'ledger']
+    with opening.open_run(bins, workdir, **how) as run:
+      found = run.state.parts
+      self.assertEqual((run.update_index, run.version), (3, 3))
+    jax.tree.map(
+        np.testing.assert_array_equal, found['actor'], changed['actor']
+    )
+    kernel = found['critic']['value_head']['kernel']
+    self.assertEqual(kernel.shape, (16, bins.critic.bins))
+    self.assertEqual(
+        max(float(abs(x).max()) for x in jax.tree.leaves(
+            found['critic_optimizer']
+        )), 0.0,
+    )
+    text = pathlib.Path(workdir, 'incidents.jsonl').read_text()
+    (line,) = [
+        l for l in map(json.loads, text.splitlines()) if l['kind'] != 'settings'
+    ]
+    # The ledger was there, and was read.
+    self.assertEqual(
+        line,
+        {
+            'update': 3,
+            'kind': 'begun_anew',
+            'parts': ['critic', 'critic_optimizer'],
+        },
+    )
+
+  def test_O7_processes_that_allow_other_parts_are_refused(self):
+    other = pickle.dumps((self.config, ('critic', 'ledger')))
+    hosts = hosts_lib.Hosts(0, 2, lambda data: [data, other])
+    opening._check_alike(hosts, self.config, ('ledger', 'critic'))
+    with self.assertRaisesRegex(
+        ValueError, 'process 1 .* different settings: --allow_partial;'
+    ):
+      opening._check_alike(hosts, self.config, ('ledger',))
 
 
 if __name__ == '__main__':

@@ -82,8 +82,8 @@ def state(workdir: pathlib.Path, step: int) -> dict[str, object]:
   """What a checkpoint says of itself, as far as it is compared."""
   path = workdir / 'checkpoints' / str(step) / 'host' / 'metadata'
   host = json.loads(path.read_text())
-  # The digest of all arrays, optimizers included; the host's has seconds in it.
-  arrays = {'arrays': host['integrity']['state']}
+  # Their digests, optimizers included; the host's has seconds in it.
+  arrays = {'arrays': host['arrays']}
   return arrays | {name: host[name] for name in COMPARED}
 
 

@@ -3,18 +3,21 @@
 import os
 import pathlib
 import shutil
+from unittest import mock
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from absl.testing import absltest
+from absl.testing import parameterized
 from jax.sharding import NamedSharding, PartitionSpec
 
+from rl_tpu.checkpointing import contents
 from rl_tpu.checkpointing import store
 from rl_tpu.config import schema
 from rl_tpu.sharding import mesh as mesh_lib
 
-HOST = {key: 0 for key in store.HOST_KEYS}
+HOST = dict.fromkeys(contents.HOST, 0)
 
 
 def state(scale: float = 1.0):
@@ -24,7 +27,7 @@ def state(scale: float = 1.0):
   }
 
 
-class StoreTest(absltest.TestCase):
+class StoreTest(parameterized.TestCase):
 
   def setUp(self):
     super().setUp()
@@ -85,13 +88,61 @@ class StoreTest(absltest.TestCase):
     self.assertEqual(again.steps(), [4])
     mesh = mesh_lib.make_mesh(schema.MeshConfig())
     split = NamedSharding(mesh, PartitionSpec('data'))
-    like = jax.ShapeDtypeStruct((8, 4), jnp.float32, sharding=split)
-    got = again.restore_parameters(4, {'net': {'w': like}})
+    whole = NamedSharding(mesh, PartitionSpec())
+    like = {
+        'w': jax.ShapeDtypeStruct((8, 4), jnp.float32, sharding=split),
+        'count': jax.ShapeDtypeStruct((), jnp.int32, sharding=whole),
+    }
+    got, _ = again.restore(4, {'net': like})
     self.assertEqual(list(got), ['net'])
     np.testing.assert_array_equal(got['net']['w'], state()['w'])
     self.assertEqual(got['net']['w'].sharding, split)
-    with self.assertRaisesRegex(ValueError, 'checkpoint 4 .* no net/v'):
-      again.restore_parameters(4, {'net': {'v': like}})
+
+  @parameterized.parameters(
+      ('head', 'head', state()),
+      ('critic', 'critic', {'w': jnp.zeros((8, 5)), 'count': jnp.int32(0)}),
+  )
+  def test_O7_arrays_that_are_missing_are_named_and_may_begin_anew(
+      self, name, named, like
+  ):
+    made = self._open()
+    made.save(4, {'actor': state(), 'critic': state(2)}, HOST)
+    made.wait()
+    wanted = {'actor': state(0), name: like}
+    with self.assertRaisesRegex(
+        ValueError, f'checkpoint 4 .* lacks {named}, .* --allow_partial={named},'
+    ) as caught:
+      made.restore(4, wanted)
+    self.assertNotIsInstance(caught.exception, store.DamagedError)
+    got, host = made.restore(4, wanted, without=(name,))
+    self.assertEqual((list(got), host), (['actor'], HOST))
+    np.testing.assert_array_equal(got['actor']['w'], state()['w'])
+
+  def test_O7_host_values_that_are_missing_are_named_and_may_begin_anew(self):
+    made = self._open()
+    older = tuple(n for n in contents.HOST if n not in ('ledger', 'cursor'))
+    with mock.patch.object(contents, 'HOST', older):
+      made.save(4, state(), dict.fromkeys(older, 7))
+    made.wait()
+    with self.assertRaisesRegex(
+        ValueError, 'lacks cursor, ledger, .* --allow_partial=cursor,ledger,'
+    ):
+      made.restore_latest(state())
+    with self.assertRaisesRegex(ValueError, '--allow_partial=ledger,'):
+      made.restore_latest(state(), without=('cursor',))
+    _, _, host, problems = made.restore_latest(
+        state(), without=('cursor', 'ledger')
+    )
+    self.assertEqual((host, problems), (dict.fromkeys(older, 7), []))
+
+  def test_O7_no_run_goes_on_without_its_place(self):
+    made = self._open()
+    older = tuple(n for n in contents.HOST if n != 'policy_version')
+    with mock.patch.object(contents, 'HOST', older):
+      made.save(4, state(), dict.fromkeys(older, 7))
+    made.wait()
+    with self.assertRaisesRegex(ValueError, 'lacks policy_version: .*--workdir'):
+      made.restore(4, state(), without=('policy_version',))
 
   def test_a_changed_bit_or_a_lost_file_is_noticed_or_harmless(self):
     made = self._open(keep=5)

@@ -131,6 +131,19 @@ class RefusalsTest(parameterized.TestCase):
     path.write_text(json.dumps(content))
     self.assertIn('tokenizer', self.refused())
 
+  def test_O7_a_part_that_no_checkpoint_has(self):
+    code, err = call(
+        'train',
+        f'--experiment={self.experiment}',
+        f'--workdir={self.workdir}',
+        '--allow_partial=cursor,critics',
+    )
+    self.assertEqual(code, 2, err)
+    self.assertLen(err.strip().splitlines(), 1, err)
+    self.assertIn('--allow_partial=critics: ', err)
+    self.assertIn('did you mean critic?', err)
+    self.assertFalse(self.workdir.exists())
+
   def test_the_directory_of_another_experiment(self):
     os.makedirs(self.workdir)
     config = tiny.loading.to_dict(tiny.experiment(str(self.model)))

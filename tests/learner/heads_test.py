@@ -9,6 +9,7 @@ import numpy as np
 from absl.testing import absltest
 from absl.testing import parameterized
 
+from rl_tpu.checkpointing import contents
 from rl_tpu.checkpointing import store as store_lib
 from rl_tpu.config import schema
 from rl_tpu.learner import freezing
@@ -27,7 +28,7 @@ BINS = schema.CriticConfig(
 )
 SHARED = dataclasses.replace(BINS, sharing='shared_backbone')
 LOSS = schema.LossConfig(value_coef=0.25, entropy_coef=0.01)
-HOST = {key: 0 for key in store_lib.HOST_KEYS}
+HOST = dict.fromkeys(contents.HOST, 0)
 RETURN = 1.2
 
 
@@ -130,8 +131,9 @@ class FreezeTest(parameterized.TestCase):
         self.create_tempdir().full_path, schema.CheckpointConfig()
     )
     self.addCleanup(store.close)
-    store.save(1, state, HOST)
-    got, _ = store.restore(1, state)
+    store.save(1, state.parts, HOST)
+    got, _ = store.restore(1, state.parts)
+    got = state.with_parts(got)
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(state), strict=True):
       np.testing.assert_array_equal(a, b)
 
@@ -230,8 +232,10 @@ class SharedTest(parameterized.TestCase):
         self.create_tempdir().full_path, schema.CheckpointConfig()
     )
     self.addCleanup(store.close)
-    store.save(1, state, HOST)
-    got, _ = store.restore(1, jax.tree.map(jnp.zeros_like, state))
+    store.save(1, state.parts, HOST)
+    like = jax.tree.map(jnp.zeros_like, state)
+    got, _ = store.restore(1, like.parts)
+    got = like.with_parts(got)
     self.assertIsNone(got.critic)
     for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(state), strict=True):
       np.testing.assert_array_equal(a, b)
