@@ -21,7 +21,7 @@ _SHOWN = 5
 
 @dataclasses.dataclass
 class Bearing:
-  """What is known of the updates before.
+  """What is known of the updates before, resumes included.
 
   Attributes:
     shares: of infrastructure failures, the latest last.
@@ -35,6 +35,15 @@ class Bearing:
   )
   skipped: int = 0
   before: tuple[dict[str, Any], ...] | None = None
+
+  def state(self) -> dict[str, Any]:
+    """JSON form for the checkpoint: what a resume counts on from."""
+    return {'shares': list(self.shares), 'skipped': self.skipped}
+
+  def restore(self, state: dict[str, Any]) -> None:
+    """Goes on with what `state` gave."""
+    self.shares.extend(state['shares'])
+    self.skipped = state['skipped']
 
 
 class _Saved(stops.RunStopped):
@@ -182,12 +191,12 @@ def check_skipped(run: Any, dumped: Sequence[str]) -> None:
     RunStopped: `faults.max_skipped` updates in a row had a skipped step.
   """
   run.bearing.skipped = run.bearing.skipped + 1 if dumped else 0
-  limit = run.config.faults.max_skipped
-  if run.bearing.skipped < limit:
+  skipped = run.bearing.skipped
+  if skipped < run.config.faults.max_skipped:
     return
   dump = os.path.join(run.mirror.workdir, dumped[0])
   raise stops.RunStopped(
-      f'update {run.update_index}: {limit} updates in a row had a step whose'
+      f'update {run.update_index}: {skipped} updates in a row had a step whose'
       ' loss or gradient is not finite (faults.max_skipped). See what was not:'
       f' python -m rl_tpu inspect --dump={dump}.'
   )

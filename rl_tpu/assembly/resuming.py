@@ -26,6 +26,8 @@ def host_part(run: Any) -> dict[str, Any]:
       'overflow': run.history.overflow,
       'warm_up': run.warm_up.state(),
       'alarms': run.watch.state(),
+      'faults': run.bearing.state(),
+      'sampler_restarts': run.serving.restarts,
       'gates': run.gates.state(run.watch.calibration),
       # Every batch is collected and consumed within its update, so no rollout
       # is queued at a save.
@@ -76,6 +78,8 @@ def _take_up(run: Any, host: dict[str, Any]) -> None:
   run.history.overflow = host['overflow']
   run.warm_up.restore(host['warm_up'])
   run.watch.restore(host['alarms'])
+  run.bearing.restore(host['faults'])
+  run.serving.restarts = host['sampler_restarts']
   run.gates.restore(host['gates'])
   run.earlier_s = host['training_s']
   run.totals = host['totals']

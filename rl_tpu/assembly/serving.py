@@ -17,7 +17,7 @@ class Serving:
   """Publishes weights and collects, over restarts of the sampler.
 
   Attributes:
-    restarts: of this run since its start or resume.
+    restarts: of this run, resumes included.
   """
 
   def __init__(

@@ -21,6 +21,8 @@ HOST = (
     'overflow',
     'warm_up',
     'alarms',
+    'faults',
+    'sampler_restarts',
     'gates',
     'queue',
     'training_s',

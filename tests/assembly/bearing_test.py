@@ -219,6 +219,20 @@ class SkippedTest(absltest.TestCase):
     ):
       self.assertIn(part, message)
 
+  def test_L18_O7_a_resumed_run_goes_on_counting(self):
+    bearing.check_skipped(self.run, ['a'])
+    bearing.check_skipped(self.run, ['a'])
+    self.run.bearing.shares.append(0.125)
+    state = json.loads(json.dumps(self.run.bearing.state()))
+    self.run.bearing = bearing.Bearing()
+    self.run.bearing.restore(state)
+    self.assertEqual(list(self.run.bearing.shares), [0.125])
+    with self.assertRaisesRegex(stops.RunStopped, '3 updates in a row'):
+      bearing.check_skipped(self.run, ['a'])
+    # Stopped there and started again without a cure, it stops at the next one.
+    with self.assertRaisesRegex(stops.RunStopped, '4 updates in a row'):
+      bearing.check_skipped(self.run, ['a'])
+
 
 if __name__ == '__main__':
   absltest.main()

@@ -106,16 +106,18 @@ class OpeningTest(absltest.TestCase):
     with opening.open_run(config, workdir):
       self.assertEqual(aligned(workdir), [])
 
-  def test_O7_warm_up_and_alarms_are_taken_up(self):
+  def test_O7_warm_up_alarms_and_counts_of_faults_are_taken_up(self):
     workdir = self.workdir('state')
     with opening.open_run(self.config, workdir) as run:
       run.warm_up.over, run.warm_up.actor = True, 'abc'
       state = {**run.watch.state(), 'value_loss': [0.5, 0.25]}
       run.watch.restore(state)
+      run.bearing.skipped, run.serving.restarts = 2, 3
       run.save()
     with opening.open_run(self.config, workdir) as run:
       self.assertEqual(run.warm_up.state(), {'over': True, 'actor': 'abc'})
       self.assertEqual(run.watch.state()['value_loss'], [0.5, 0.25])
+      self.assertEqual((run.bearing.skipped, run.serving.restarts), (2, 3))
 
 
   def test_O7_a_part_in_other_shapes_begins_anew_where_that_is_allowed(self):

@@ -24,7 +24,8 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 # killed. Seconds are not among it.
 COMPARED = (
     'policy_version', 'update', 'cursor', 'sampling', 'ledger',
-    'unscored', 'reward_statistics', 'overflow', 'warm_up', 'gates', 'queue',
+    'unscored', 'reward_statistics', 'overflow', 'warm_up', 'faults',
+    'sampler_restarts', 'gates', 'queue',
 )
 
 
