@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 
 import jax
@@ -75,23 +76,36 @@ def open_run(
     learner = policy_lib.build_learner(config, policy.decoder, policy.mesh)
     sampler = policy_lib.build_sampler(config, policy)
     stack.enter_context(compiles)
-    run = _build(config, mirror, policy, learner, sampler, world, compiles)
-    _take_up(run, used, without)
-    stack.callback(run.mirror.push)
-    stack.callback(run.checkpoints.close)
-    stack.callback(run.profiler.close)
-    stack.callback(run.writer.close)
-    run.align()
-    run.gates.pass_(
-        gates.Gate.ALIGNED,
-        'the sampler agrees with the trainer'
-        if config.alignment.enabled
-        else 'not checked (alignment.enabled = False)',
-    )
+    with _leaves_nothing(mirror.folder):
+      run = _build(config, mirror, policy, learner, sampler, world, compiles)
+      _take_up(run, used, without)
+      stack.callback(run.mirror.push)
+      stack.callback(run.checkpoints.close)
+      stack.callback(run.profiler.close)
+      stack.callback(run.writer.close)
+      run.align()
+      run.gates.pass_(
+          gates.Gate.ALIGNED,
+          'the sampler agrees with the trainer'
+          if config.alignment.enabled
+          else 'not checked (alignment.enabled = False)',
+      )
     stack.enter_context(run.progress)
     yield run
   # The lead may have files to copy: none leaves before it is done.
   hosts.exchange(None)
+
+
+@contextlib.contextmanager
+def _leaves_nothing(folder: str) -> Iterator[None]:
+  """Removes a folder that a start has made which then fails."""
+  is_new = not os.path.exists(folder)
+  try:
+    yield
+  except Exception:
+    if is_new:
+      shutil.rmtree(folder, ignore_errors=True)
+    raise
 
 
 def _check_alike(

@@ -148,6 +148,7 @@ def build_world(
       config.environment.settings,
       setting='environment',
   )
+  loading.check_has(environment, 'spec', setting='environment')
   spec = environment.spec
   if spec.blocking and config.environment.isolation == 'inline':
     raise ValueError(
@@ -265,6 +266,7 @@ def _check_window(config, environment, tokenizer, template) -> None:
   source = loading.construct(
       config.tasks.target, config.tasks.settings, setting='tasks', split='train'
   )
+  loading.check_has(source, '__getitem__', setting='tasks')
   if not len(source):
     raise ValueError(f'tasks.target = {config.tasks.target}: it has no tasks.')
   task = source[0]
@@ -273,7 +275,19 @@ def _check_window(config, environment, tokenizer, template) -> None:
   opening += observation.prompt
   environment.close()
   template = template.with_tools(protocol.tools_of(environment.spec, task))
-  used = len(chat.Conversation(template, tokenizer).open(opening))
+  try:
+    used = len(chat.Conversation(template, tokenizer).open(opening))
+  except ValueError as error:
+    raise ValueError(
+        f'model.path = {config.model.path}: the opening of the first task'
+        f' ({task.task_id}) cannot be written: {error}'
+    ) from error
+  text = template.render(opening, ask=True)
+  if not any(message.content.strip() in text for message in opening):
+    raise ValueError(
+        f'model.path = {config.model.path}: its chat template shows none of'
+        ' the messages; name another file with model.chat_template.'
+    )
   if used + config.sampling.max_turn_tokens > window:
     raise ValueError(
         f'budgets.window = {window}: the instruction takes {used} tokens and a'

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import tempfile
+from collections.abc import Mapping
 from typing import Any
 
 import jax
@@ -10,6 +11,7 @@ import numpy as np
 
 from rl_tpu.assembly import parts
 from rl_tpu.assembly import policy as policy_lib
+from rl_tpu.config import fields
 from rl_tpu.config import loading
 from rl_tpu.config import schema
 from rl_tpu.learner import learner as learner_lib
@@ -164,19 +166,44 @@ class _NoScore:
 _NO_SCORE = _NoScore()
 
 
+def _named(setting: str, target: str) -> Any:
+  try:
+    return loading.import_target(target)
+  except ValueError as error:
+    raise ValueError(f'{setting}: {error}') from error
+
+
+def _decoder_settings(
+    named: Mapping[str, Any], size: int
+) -> model_config.DecoderConfig:
+  """The new model's settings; its vocabulary is the tokenizer's."""
+  known = [f.name for f in dataclasses.fields(model_config.DecoderConfig)]
+  for name in named:
+    if name not in known:
+      raise ValueError(
+          f'sft.model.{name}: there is no such setting of a model; did you mean'
+          f' {fields.nearest(name, known)}?'
+      )
+  return model_config.DecoderConfig(
+      vocab_size=size, usable_vocab=size, **named
+  )
+
+
 def build(config: schema.ExperimentConfig) -> WarmStart:
-  """Builds a new model and the scripted world around it."""
+  """Builds a new model and the scripted world around it.
+
+  Raises:
+    ValueError: a setting that cannot work.
+  """
   sft = config.sft
   mesh = mesh_lib.make_mesh(config.mesh)
   folder = tempfile.mkdtemp(prefix='rl_tpu_tokenizer_')
-  loading.import_target(sft.tokenizer)(folder)
+  _named('sft.tokenizer', sft.tokenizer)(folder)
   tokenizer = tokenizer_lib.Tokenizer.from_folder(folder)
   template = chat.ChatTemplate.from_folder(
       folder, variables=config.model.template_variables
   )
-  decoder_config = model_config.DecoderConfig(
-      vocab_size=tokenizer.size, usable_vocab=tokenizer.size, **sft.model
-  )
+  decoder_config = _decoder_settings(sft.model, tokenizer.size)
   world = parts.build_world(config, tokenizer, template)
   params = decoder.init_params(decoder_config, jax.random.key(config.seed))
   learner = policy_lib.build_learner(

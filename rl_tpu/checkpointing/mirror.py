@@ -34,8 +34,10 @@ class Mirror:
         processes that write the same, one keeps it.
 
     Raises:
-      ValueError: the package that reaches gs:// is not installed.
+      ValueError: a file, a place that is not reached, or the package that
+        reaches gs:// is not installed.
     """
+    _check_place(workdir)
     self.workdir = self.folder = workdir
     self._keeps = keeps
     self._copied: dict[str, tuple[int, int]] = {}
@@ -74,6 +76,22 @@ class Mirror:
         (here / name).parent.mkdir(parents=True, exist_ok=True)
         (here / name).write_bytes(path.read_bytes())
         self._copied[name] = _version(here / name)
+
+
+def _check_place(workdir: str) -> None:
+  if '://' in workdir and not workdir.startswith(REMOTE):
+    raise ValueError(
+        f'--workdir={workdir}: name a folder of this machine or one on'
+        f' {REMOTE}.'
+    )
+  # The nearest path that is there would have to hold the folder.
+  place = pathlib.Path(workdir)
+  while '://' not in workdir and not place.exists():
+    place = place.parent
+  if place.is_file():
+    raise ValueError(
+        f'--workdir={workdir}: {place} is a file; name a directory.'
+    )
 
 
 def _check_package(workdir: str) -> None:

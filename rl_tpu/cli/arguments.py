@@ -58,6 +58,12 @@ def parse(
     left_over = values([verb, *words], known_only=False)[1:]
   except flags.UnrecognizedFlagError as error:
     names = [flag.name for flag in known]
+    if '.' in error.flagname and 'set' in names:
+      # The value that it names is the whole word.
+      word = next(w for w in words if w.lstrip('-').startswith(error.flagname))
+      raise ValueError(
+          f'{word}: {verb} has no such flag; write --set {word.lstrip("-")}.'
+      ) from error
     raise ValueError(
         f'--{error.flagname}: {verb} has no such flag; did you mean'
         f' --{fields.nearest(error.flagname, names)}?'

@@ -66,6 +66,8 @@ def run(values: Mapping[str, object], console: rich.console.Console) -> int:
           f'--{name}={values[name]}: prompts are rendered with --model only;'
           ' name its folder.'
       )
+  if values['limit'] < 0:
+    raise ValueError(f'--limit={values["limit"]}: name 0 faulty rows or more.')
   file = row_files.open_file(values['input'], '--input')
   render = _renderer(values) if values['model'] else None
   report = checking.check(file, fields, render=render)

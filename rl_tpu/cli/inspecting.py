@@ -51,7 +51,10 @@ def choose(
   if limit < 1:
     raise ValueError(f'--limit={limit}: show at least 1 rollout.')
   step = step or steps[-1]
-  found = list(jsonl.read(jsonl.rollouts_path(workdir, step)))
+  path = jsonl.rollouts_path(workdir, step)
+  found = list(jsonl.read(path))
+  if not found:
+    raise ValueError(f'{path}: it holds no rollouts; choose another --step.')
   if rollout_id:
     found = [r for r in found if r.rollout_id == rollout_id]
     if not found:

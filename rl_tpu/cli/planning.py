@@ -43,8 +43,14 @@ def run(
   """Plans, prints, and says by the exit code whether everything fits.
 
   Raises:
-    ValueError: a topology, a sweep or a setting that cannot be.
+    ValueError: a topology, a sweep or a setting that cannot be, or a file that
+      could not be written in the end.
   """
+  path = pathlib.Path(values['json'])
+  if values['json'] and (path.is_dir() or not path.parent.is_dir()):
+    raise ValueError(
+        f'--json={path}: name a file in a folder that is there.'
+    )
   from rl_tpu.planning import plan
   from rl_tpu.planning import search
   from rl_tpu.planning import topology

@@ -39,10 +39,19 @@ def read(path: str | os.PathLike[str]) -> list[Row]:
 
 
 def check_ids(
-    path: str | os.PathLike[str], rows: Sequence[Row], vocab_size: int
+    path: str | os.PathLike[str],
+    rows: Sequence[Row],
+    *,
+    vocab_size: int,
+    max_length: int,
 ) -> None:
-  """Refuses ids that the model has no row for."""
+  """Refuses ids that the model has no row for, and more than its positions."""
   for row in rows:
+    if len(row.ids) > max_length:
+      raise ValueError(
+          f'{path}:{row.line}: {len(row.ids)} ids, and the model has'
+          f' {max_length} positions; cut the row.'
+      )
     for token in row.ids:
       if not 0 <= token < vocab_size:
         raise ValueError(

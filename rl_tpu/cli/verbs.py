@@ -177,7 +177,12 @@ def _score(values: Values, phase: Phase) -> int:
   from rl_tpu.models import huggingface
 
   config, params = huggingface.load(values['model'])
-  score_input.check_ids(values['input'], rows, config.vocab_size)
+  score_input.check_ids(
+      values['input'],
+      rows,
+      vocab_size=config.vocab_size,
+      max_length=config.max_length,
+  )
   phase.begin()
   for row in rows:
     line = score.score(params, config, row.ids)

@@ -8,6 +8,7 @@ import json
 import pathlib
 import re
 import sys
+import traceback
 import types
 from collections.abc import Mapping
 from typing import Any
@@ -27,8 +28,8 @@ def load_experiment(path: str | pathlib.Path) -> schema.ExperimentConfig:
   build on its neighbour and name a class in a file beside it.
 
   Raises:
-    ValueError: no such file, no `get_config`, a file that does not load, or
-      something else than an ExperimentConfig returned.
+    ValueError: no such file, no `get_config`, a file that raises, or something
+      else than an ExperimentConfig returned.
   """
   path = pathlib.Path(path)
   if not path.is_file():
@@ -63,13 +64,16 @@ def _module(path: pathlib.Path) -> types.ModuleType:
   try:
     spec.loader.exec_module(module)
   except SyntaxError as error:
+    where = f'line {error.lineno}' if error.lineno else 'the file'
     raise ValueError(
-        f'--experiment={path}: line {error.lineno} is not Python: {error.msg}.'
+        f'--experiment={path}: {where} is not Python: {error.msg}.'
     ) from error
   except ModuleNotFoundError as error:
     raise ValueError(
         f'--experiment={path}: it imports {error.name}, which is not installed.'
     ) from error
+  except Exception as error:  # The file is the user's: so is what it raises.
+    raise ValueError(f'--experiment={path}: {_raised(error, path)}') from error
   return module
 
 
@@ -80,7 +84,7 @@ def _call(get_config: Any, path: pathlib.Path) -> Any:
     surplus = _SURPLUS.search(str(error))
     section = getattr(schema, surplus.group(1), None) if surplus else None
     if section is None:
-      raise
+      raise ValueError(f'--experiment={path}: {_raised(error, path)}') from error
     name = fields.nearest(
         surplus.group(2), list(fields.by_shown_name(section).values())
     )
@@ -88,6 +92,19 @@ def _call(get_config: Any, path: pathlib.Path) -> Any:
         f'--experiment={path}: {surplus.group(1)} has no field'
         f' {surplus.group(2)}; did you mean {name}?'
     ) from error
+  except Exception as error:
+    raise ValueError(f'--experiment={path}: {_raised(error, path)}') from error
+
+
+def _raised(error: Exception, path: str | pathlib.Path | None) -> str:
+  """What the code of a user raised, and in which line; of `path`, if it can."""
+  frames = traceback.extract_tb(error.__traceback__)
+  theirs = [f for f in frames if path and f.filename == str(path)]
+  frame = (theirs or frames)[-1]
+  return (
+      f'{type(error).__name__}: {error} ({pathlib.Path(frame.filename).name},'
+      f' line {frame.lineno}).'
+  )
 
 
 def import_target(target: str) -> Any:
@@ -138,12 +155,16 @@ def construct(
 
   Raises:
     ValueError: a setting that the class does not take, or one it needs that
-      is missing.
+      is missing, something that is no class, or a class that raises.
   """
   try:
     cls = import_target(target)
   except ValueError as error:
     raise ValueError(f'{setting}.target: {error}') from error
+  if not callable(cls):
+    raise ValueError(
+        f'{setting}.target: {target} is a {type(cls).__name__}; name a class.'
+    )
   parameters = inspect.signature(cls).parameters
   is_open = any(p.kind == p.VAR_KEYWORD for p in parameters.values())
   for name in settings:
@@ -170,7 +191,34 @@ def construct(
         f'{setting}.settings.{missing[0]}: {target} needs it, and it is not'
         ' set.'
     )
-  return cls(**given, **settings)
+  try:
+    return cls(**given, **settings)
+  except (ValueError, ModuleNotFoundError):
+    raise  # It says what it needs.
+  except Exception as error:
+    where = inspect.getsourcefile(cls)
+    raise ValueError(
+        f'{setting}.target: {target}: {_raised(error, where)}'
+    ) from error
+
+
+def check_has(made: Any, name: str, *, setting: str) -> None:
+  """Refuses what was made of the class of another section.
+
+  Args:
+    made: by `construct`.
+    name: an attribute that it needs.
+    setting: name of the section.
+
+  Raises:
+    ValueError: it has none of that name.
+  """
+  if getattr(made, name, None) is None:
+    cls = type(made)
+    raise ValueError(
+        f'{setting}.target: {cls.__module__}:{cls.__qualname__} has no {name},'
+        f' which {setting} needs; name another class.'
+    )
 
 
 def to_dict(settings: Any) -> dict[str, Any]:
@@ -203,6 +251,9 @@ def from_dict(
 
 
 def _from_dict(data: Mapping[str, Any], settings: type, prefix: str) -> Any:
+  if not isinstance(data, Mapping):
+    name = prefix.rstrip('.') or 'the settings'
+    raise ValueError(f'{name}: {data!r} is not a mapping {{name: value}}.')
   names = fields.by_shown_name(settings)
   hints = fields.annotations(settings)
   values = {}
@@ -242,6 +293,10 @@ def load(path: str | pathlib.Path) -> schema.ExperimentConfig:
     return from_dict(data)
   except FileNotFoundError as error:
     raise ValueError(f'{path}: there is no such file.') from error
+  except json.JSONDecodeError as error:
+    raise ValueError(
+        f'{path}: it is not JSON: {error}; name the directory of another run.'
+    ) from error
   except ValueError as error:
     raise ValueError(f'{path}: {error}') from error
 

@@ -313,6 +313,13 @@ def _check_window(config: schema.ExperimentConfig) -> None:
         ' window, or compaction.mode=off',
     )
     return
+  checks.require(
+      compaction.mode != 'window' or compaction.lookahead < window,
+      'compaction.lookahead',
+      compaction.lookahead,
+      f'so much is never left of a window of {window} tokens'
+      ' (budgets.window), and every turn would be cut off: make it smaller',
+  )
   reply = config.sampling.max_turn_tokens
   if compaction.mode != 'off' and compaction.author == 'policy':
     reply = max(reply, compaction.max_summary_tokens)
@@ -367,7 +374,10 @@ def _check_sft(config: schema.ExperimentConfig) -> None:
       'a new model has no base to put adapters on; use 0',
   )
   checks.at_least('sft.rollouts_per_step', sft.rollouts_per_step, 1)
-  checks.require(sft.out, 'sft.out', sft.out, 'name the folder of the export')
+  checks.require(
+      sft.out and not pathlib.Path(sft.out).is_file(), 'sft.out', sft.out,
+      'name the folder of the export',
+  )
   for name in ('target', 'tokenizer'):
     value = getattr(sft, name)
     checks.require(':' in value, f'sft.{name}', value, 'write an import path')

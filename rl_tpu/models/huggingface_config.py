@@ -72,6 +72,21 @@ _NEUTRAL = {
     'use_sliding_window': (False,),
 }
 
+# What the fields that are read may hold besides null, and its name.
+_NUMBER = (int, float), 'a number'
+_KINDS = {
+    'head_dim': (int, 'a whole number'),
+    'layer_types': (list, 'a list'),
+    'max_position_embeddings': (int, 'a whole number'),
+    'num_key_value_heads': (int, 'a whole number'),
+    'partial_rotary_factor': _NUMBER,
+    'rms_norm_eps': _NUMBER,
+    'rope_local_base_freq': _NUMBER,
+    'rope_parameters': (Mapping, 'an object'),
+    'rope_scaling': (Mapping, 'an object'),
+    'rope_theta': _NUMBER,
+}
+
 _ACTIVATIONS = {
     'silu': 'silu',
     'relu': 'relu',
@@ -148,6 +163,11 @@ def _parse(data, family: families.Family) -> config_lib.DecoderConfig:
 def _check_fields(data, family: families.Family) -> None:
   """Refuses what is not understood and says something (None says nothing)."""
   known = {*_COMMON, *family.fields}
+  for name, (kind, shown) in _KINDS.items():
+    value = data.get(name)
+    is_it = isinstance(value, kind) and not isinstance(value, bool)
+    if value is not None and not is_it:
+      raise ValueError(f'{name} must be {shown}, got {value!r}.')
   for name, value in data.items():
     if name in known or value is None or name.startswith('_'):
       continue

@@ -42,9 +42,19 @@ class Tensor:
   _slice: Any
 
   def read(self, cut: tuple[slice, ...] | None = None) -> np.ndarray:
-    """Float32 numbers of a part of it; None is all of it."""
+    """Float32 numbers of a part of it; None is all of it.
+
+    Raises:
+      ValueError: one of them is not finite.
+    """
     array = self._slice[cut or (slice(None),) * len(self.shape)]
-    return array.astype(np.float32, copy=False)
+    array = array.astype(np.float32, copy=False)
+    if not np.isfinite(array).all():
+      raise ValueError(
+          f'{self.file}: tensor {self.name} holds NaN or inf; use another'
+          ' checkpoint of the model.'
+      )
+    return array
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,7 +131,10 @@ def open_file(path: pathlib.Path) -> dict[str, Tensor]:
     handle = safetensors.safe_open(str(path), framework='numpy')
     slices = {name: handle.get_slice(name) for name in handle.keys()}
   except (OSError, safetensors.SafetensorError) as error:
-    raise ValueError(f'{path} cannot be read as safetensors: {error}') from None
+    raise ValueError(
+        f'{path} cannot be read as safetensors: {error}; copy the file anew'
+        ' (a pointer of Git LFS is not the file).'
+    ) from None
   tensors = {}
   for name, part in slices.items():
     dtype, shape = part.get_dtype(), tuple(part.get_shape())

@@ -126,11 +126,12 @@ def read_lines(
   Raises:
     ValueError: a line that is no JSON object; file and line are named.
   """
-  with pathlib.Path(path).open(encoding='utf-8') as file:
+  with pathlib.Path(path).open('rb') as file:
     for number, line in enumerate(file, start=1):
       if not line.strip():
         continue
       try:
+        # Bytes: a line that is no text is named, too.
         data = json.loads(line, parse_constant=_refuse_constant)
       except ValueError as error:
         raise ValueError(f'{path}:{number}: not JSON: {error}') from error

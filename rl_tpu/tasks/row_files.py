@@ -38,6 +38,8 @@ def open_file(path: str | pathlib.Path, setting: str) -> RowFile:
   Raises:
     ValueError: no such file, no rows, or a damaged Parquet file.
   """
+  if not str(path):
+    raise ValueError(f"{setting} = '': name a JSONL or Parquet file.")
   path = pathlib.Path(path)
   if not path.is_file():
     raise ValueError(f'{setting} = {str(path)!r}: there is no such file.')

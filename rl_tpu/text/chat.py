@@ -108,8 +108,9 @@ class ChatTemplate:
     config = tokenizer_lib.read_config(folder)
     path = pathlib.Path(file or pathlib.Path(folder) / 'chat_template.jinja')
     if file or path.is_file():
-      text = path.read_text(encoding='utf-8')
+      text = _read(path)
     else:
+      path = pathlib.Path(folder) / 'tokenizer_config.json'
       text = _named_default(config.get('chat_template'))
     if text is None:
       raise ValueError(
@@ -120,7 +121,10 @@ class ChatTemplate:
       )
     special = {n: tokenizer_lib.token_text(config.get(n)) for n in _SPECIAL}
     special = {n: t for n, t in special.items() if t is not None}
-    return cls(text, special, variables=variables)
+    try:
+      return cls(text, special, variables=variables)
+    except templates.DoesNotCompile as error:
+      raise ValueError(f'{path}: {error}') from error
 
   def with_tools(self, tools: Sequence[Mapping[str, Any]]) -> 'ChatTemplate':
     """The template that shows these tools; itself where there are none.
@@ -177,6 +181,13 @@ class ChatTemplate:
       return ''
     _, found, rest = text.rpartition(_PROBE)
     return rest if found else ''
+
+
+def _read(path: pathlib.Path) -> str:
+  try:
+    return path.read_text(encoding='utf-8')
+  except UnicodeDecodeError as error:
+    raise ValueError(f'{path}: a chat template is UTF-8: {error}.') from error
 
 
 def _check_variables(

@@ -16,6 +16,10 @@ import jinja2.sandbox
 _CACHED = 8
 
 
+class DoesNotCompile(ValueError):
+  """A template with a mistake in its syntax."""
+
+
 class _Generation(jinja2.ext.Extension):
   """Accepts `{% generation %}`, which marks the assistant's text."""
 
@@ -66,14 +70,16 @@ def compiled(text: str) -> tuple[jinja2.Template, frozenset[str]]:
   """A template, and the names that it may read.
 
   Raises:
-    ValueError: it does not compile.
+    DoesNotCompile: it has a mistake.
   """
   environment = _environment()
   try:
     names = jinja2.meta.find_undeclared_variables(environment.parse(text))
     return environment.from_string(text), frozenset(names)
   except jinja2.TemplateSyntaxError as error:
-    raise ValueError(f'the chat template does not compile: {error}') from error
+    raise DoesNotCompile(
+        f'the chat template does not compile: {error}'
+    ) from error
 
 
 def with_defaults(text: str, variables: Mapping[str, Any]) -> str:

@@ -227,6 +227,11 @@ def _check_special(
   """A special token that tokenizer.json lacks would be read as its letters."""
   for text_id, entry in (config.get('added_tokens_decoder') or {}).items():
     text = token_text(entry)
+    if not isinstance(entry, dict):
+      raise ValueError(
+          f'{folder}: tokenizer_config.json: added_tokens_decoder.{text_id} ='
+          f' {entry!r} is no object; save the tokenizer anew.'
+      )
     if entry.get('special') and str(backend.token_to_id(text)) != text_id:
       raise ValueError(
           f'{folder}: tokenizer_config.json gives the special token {text!r}'

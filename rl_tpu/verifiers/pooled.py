@@ -45,6 +45,7 @@ class PooledVerifier:
       ValueError: a target or a setting that does not exist.
     """
     built = loading.construct(target, settings, setting='verifier')
+    loading.check_has(built, 'verifier_id', setting='verifier')
     self._verifier_id = str(built.verifier_id)
     self._version = str(built.version)
     # Optional: a verifier that says nothing may differ from itself (D8).

@@ -79,8 +79,7 @@ class OpeningTest(absltest.TestCase):
     message = str(caught.exception)
     self.assertNotIn('\n', message)
     self.assertIn('alignment.max_abs=0.0001', message)
-    self.assertEqual(aligned(workdir), [])
-    self.assertEmpty(os.listdir(os.path.join(workdir, 'rollouts')))
+    self.assertFalse(os.path.exists(workdir))
 
   def test_O4_weights_that_were_published_wrong_stop_the_run(self):
     config = overrides.apply(self.config, ['alignment.every=2'])

@@ -58,10 +58,14 @@ class LoadExperimentTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, message):
       loading.load_experiment(self.write(text))
 
-  def test_other_errors_keep_their_type(self):
-    path = self.write('def get_config():\n  return {}["a"]')
-    with self.assertRaises(KeyError):
-      loading.load_experiment(path)
+  @parameterized.parameters(
+      ('def get_config():\n  return {}["a"]', "KeyError: 'a' .*, line 2"),
+      ('X = {}["a"]', "KeyError: 'a' .*, line 1"),
+      ('def get_config(size):\n  pass', "TypeError: .*'size'"),
+  )
+  def test_what_the_file_raises_is_named_with_its_line(self, text, message):
+    with self.assertRaisesRegex(ValueError, message):
+      loading.load_experiment(self.write(text))
 
   def test_neighbours_are_importable(self):
     path = self.write('from tiny_neighbour_module import get_config')
