@@ -5,6 +5,7 @@ import pathlib
 
 import jax
 
+from rl_tpu.checkpointing import contents
 from rl_tpu.config import loading
 from rl_tpu.config import schema
 from rl_tpu.environments import arithmetic_tokenizer
@@ -67,6 +68,13 @@ def experiment(model: str, **changes) -> schema.ExperimentConfig:
       ),
   )
   return dataclasses.replace(small, **changes)
+
+
+def host_part() -> dict[str, object]:
+  """The JSON values of a checkpoint that is read for its arrays alone."""
+  return dict.fromkeys(contents.HOST, 0) | {
+      'config_hash': contents.digest(0)
+  }
 
 
 def tokens(

@@ -78,7 +78,7 @@ def open_run(
     stack.enter_context(compiles)
     with _leaves_nothing(mirror.folder):
       run = _build(config, mirror, policy, learner, sampler, world, compiles)
-      _take_up(run, used, without)
+      _take_up(run, used, without=without, override=override_config)
       stack.callback(run.mirror.push)
       stack.callback(run.checkpoints.close)
       stack.callback(run.profiler.close)
@@ -186,18 +186,34 @@ def _build(config, mirror, policy, learner, sampler, world, compiles):
   )
 
 
-def _take_up(run, used, without) -> None:
+def _take_up(run, used, *, without, override) -> None:
   """Restores what is there, and lets the sampler serve it (O8)."""
-  resuming.restore(run, without=without)
+  changed = used or {}
+
+  def check(before: schema.ExperimentConfig) -> None:
+    # The work directory may have lost its settings.
+    if used is None:
+      changed.update(
+          taking_up.compare(
+              run.mirror.workdir, before, run.config, override=override
+          )
+      )
+
+  found = resuming.restore(run, without=without, check=check)
   workdir = run.workdir
   # Other verbs read the settings that hold now.
   loading.save(run.config, os.path.join(workdir, 'config.json'))
-  if used:
-    incidents.settings(workdir, run.update_index, used)
+  if changed:
+    incidents.settings(workdir, run.update_index, changed)
   run.gates.pass_(gates.Gate.RESTORED, f'update {run.update_index}')
-  goes_on = used is not None and run.world.hosts.is_lead
+  goes_on = used is not None or found is not None
   run.writer = writers.open_run(
-      workdir, resume_step=run.update_index if goes_on else None
+      workdir,
+      # The others write to folders of their own, which are new.
+      resume_step=(
+          run.update_index if goes_on and run.world.hosts.is_lead else None
+      ),
+      kept=found['metrics'] if found else (),
   )
   run.serving.publish(run.version, run.state.policy_params, 'drain')
   run.gates.pass_(

@@ -1,23 +1,29 @@
 """What a run leaves in a checkpoint, and how it is taken up again (O7)."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Any
 
 from absl import logging
 
 from rl_tpu.advantages import normalise
 from rl_tpu.assembly import incidents
+from rl_tpu.checkpointing import contents
+from rl_tpu.config import loading
+from rl_tpu.config import schema
 from rl_tpu.records import jsonl
 from rl_tpu.rollout import ledger as ledger_lib
 
 
 def host_part(run: Any) -> dict[str, Any]:
   """JSON values of a training run, by the parts of `checkpointing.contents`."""
+  settings = loading.to_dict(run.config)
   return {
       'policy_version': run.version,
       'update': run.update_index,
       'cursor': run.gathering.draws.state(),
       'sampling': run.gathering.state(),
+      'config': settings,
+      'config_hash': contents.digest(settings),
       'seed': run.config.seed,
       'reference_id': run.reference_id,
       'ledger': run.ledger.state(),
@@ -35,15 +41,26 @@ def host_part(run: Any) -> dict[str, Any]:
       'training_s': run.training_s(),
       'totals': run.totals,
       'results': run.results,
+      'metrics': run.writer.tail if run.writer else [],
   }
 
 
-def restore(run: Any, *, without: Collection[str] = ()) -> None:
+def restore(
+    run: Any,
+    *,
+    without: Collection[str] = (),
+    check: Callable[[schema.ExperimentConfig], None] = lambda before: None,
+) -> dict[str, Any] | None:
   """Takes up the latest whole checkpoint, if there is one.
 
   Args:
     run: a fresh training run.
     without: parts that may be missing; they stay as they are in a fresh run.
+    check: called with the settings that the checkpoint was saved under, before
+      anything is changed.
+
+  Returns:
+    The checkpoint's JSON values by part; None without a checkpoint.
 
   Raises:
     ValueError: no checkpoint can be read, or the latest lacks another part.
@@ -53,8 +70,10 @@ def restore(run: Any, *, without: Collection[str] = ()) -> None:
   wanted = run.state.parts
   found = run.checkpoints.restore_latest(wanted, without=without)
   if found is None:
-    return
+    return None
   step, arrays, host, problems = found
+  if 'config' in host:
+    check(loading.from_dict(host['config']))
   for problem in problems:
     logging.warning('%s; it was deleted, and the one before is taken', problem)
   fresh = host_part(run)
@@ -65,6 +84,7 @@ def restore(run: Any, *, without: Collection[str] = ()) -> None:
   if anew:
     incidents.begun_anew(run.workdir, step, anew)
   run.progress.on_resume(run.update_index)
+  return fresh | host
 
 
 def _take_up(run: Any, host: dict[str, Any]) -> None:

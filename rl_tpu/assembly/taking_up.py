@@ -50,7 +50,21 @@ def check(
   path = os.path.join(folder, 'config.json')
   if not os.path.exists(path):
     return None
-  before = loading.load(path)
+  return compare(workdir, loading.load(path), config, override=override)
+
+
+def compare(
+    workdir: str,
+    before: schema.ExperimentConfig,
+    config: schema.ExperimentConfig,
+    *,
+    override: bool = False,
+) -> dict[str, tuple[Any, Any]]:
+  """What is other than before and may change results, as for `check`.
+
+  Raises:
+    ValueError: as for `check`.
+  """
   if before.name != config.name:
     raise ValueError(
         f'--workdir={workdir}: it holds experiment {before.name!r}, not'

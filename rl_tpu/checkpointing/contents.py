@@ -1,6 +1,9 @@
 """What a checkpoint holds, part by part, and which part may be missing (O7)."""
 
 from collections.abc import Collection, Sequence
+import hashlib
+import json
+from typing import Any
 
 from rl_tpu.config import fields
 
@@ -11,6 +14,8 @@ NEEDED = ('update', 'policy_version')
 # What the host keeps, so that a resumed run goes on where it was.
 HOST = (
     *NEEDED,
+    'config',
+    'config_hash',
     'cursor',
     'sampling',
     'seed',
@@ -28,11 +33,18 @@ HOST = (
     'training_s',
     'totals',
     'results',
+    'metrics',
 )
 # What `--allow_partial` may name: it begins anew.
 OPTIONAL = (*ARRAYS, *HOST[len(NEEDED) :])
 
 _FLAG = '--allow_partial'
+
+
+def digest(values: Any) -> str:
+  """Of JSON values; the same after a way through a file."""
+  text = json.dumps(json.loads(json.dumps(values)), sort_keys=True)
+  return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def named(words: Sequence[str]) -> tuple[str, ...]:

@@ -1,7 +1,6 @@
 """One Orbax composite per step: networks, optimizers and every host cursor."""
 
 from collections.abc import Callable, Collection, Mapping
-import hashlib
 import json
 import os
 from typing import Any, TypeVar
@@ -149,7 +148,7 @@ class CheckpointStore:
         step,
         args=ocp.args.Composite(
             state=ocp.args.PyTreeSave(dict(state)),
-            host=ocp.args.JsonSave({**host, _INTEGRITY: _digest(host)}),
+            host=ocp.args.JsonSave({**host, _INTEGRITY: contents.digest(host)}),
         ),
         metrics=_metrics(_UNJUDGED if success is None else success),
     )
@@ -180,7 +179,11 @@ class CheckpointStore:
         step, lambda: self._read(step, 'host', ocp.args.JsonRestore())
     )
     digest = host.pop(_INTEGRITY, None)
-    self._compare(step, 'host', _digest(host), digest)
+    self._compare(step, 'host', contents.digest(host), digest)
+    config_hash = host.get('config_hash')
+    if config_hash is not None and 'config' in host:
+      found = contents.digest(host['config'])
+      self._compare(step, 'config', found, config_hash)
     saved = host.pop(_ARRAYS)
     fitting = {
         name: part
@@ -297,10 +300,4 @@ class CheckpointStore:
 
 
 def _metrics(success: float) -> dict[str, Any]:
-  return {'success': success, 'digest': _digest({'success': success})}
-
-
-def _digest(host: dict[str, Any]) -> str:
-  """Of JSON values; the same after a way through a file."""
-  text = json.dumps(json.loads(json.dumps(host)), sort_keys=True)
-  return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
+  return {'success': success, 'digest': contents.digest({'success': success})}

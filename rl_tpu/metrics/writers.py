@@ -2,8 +2,9 @@
 
 Steps are update numbers, from 1; an evaluation carries the step of the update
 it follows, 0 before the first. A run that resumes at step n removes what its
-predecessor wrote after n (K37). Writers hold files and threads until they are
-closed (K38): use them in a `with` statement.
+predecessor wrote after n, and puts back what the file has lost of the lines
+before it (K37). Writers hold files and threads until they are closed (K38): use
+them in a `with` statement.
 """
 
 import contextlib
@@ -21,6 +22,7 @@ import numpy as np
 import tensorboardX
 
 from rl_tpu.metrics import event_files
+from rl_tpu.metrics import lines as lines_lib
 from rl_tpu.metrics import tags
 
 Number = float | int | None
@@ -126,13 +128,26 @@ class JsonlWriter:
   """One JSON object a call: `step`, `time` and the tags given."""
 
   def __init__(
-      self, path: str | os.PathLike[str], *, resume_step: int | None = None
+      self,
+      path: str | os.PathLike[str],
+      *,
+      resume_step: int | None = None,
+      kept: Sequence[Mapping[str, Any]] = (),
   ):
-    """Opens the file; arguments as for TensorBoardWriter."""
+    """Opens the file.
+
+    Args:
+      path: of the file; its folder is made if absent.
+      resume_step: last step that counts of those already there; None keeps
+        everything.
+      kept: the last lines up to that step, as `tail` gave them; what of them
+        the file has lost comes back.
+    """
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    if resume_step is not None and path.exists():
-      _drop_lines_after(path, resume_step)
+    self._tail: list[Mapping[str, Any]] = []
+    if resume_step is not None:
+      self._tail = lines_lib.tail(lines_lib.take_up(path, resume_step, kept))
     self._file = path.open('a', encoding='utf-8')
 
   def __enter__(self) -> 'JsonlWriter':
@@ -149,6 +164,12 @@ class JsonlWriter:
       line[tag] = _plain(value) if is_number else None
     self._file.write(json.dumps(line, allow_nan=False) + '\n')
     self._file.flush()
+    self._tail = lines_lib.tail([*self._tail, line])
+
+  @property
+  def tail(self) -> list[Mapping[str, Any]]:
+    """The lines of the last updates, for a checkpoint."""
+    return self._tail
 
   def histogram(self, step: int, tag: str, values: Any) -> None:
     """Nothing: distributions stay in TensorBoard."""
@@ -175,9 +196,22 @@ def _plain(value: Any) -> int | float:
 class Writers:
   """Several sinks as one."""
 
-  def __init__(self, sinks: Sequence[Writer]):
-    """Takes over the sinks and closes them."""
+  def __init__(
+      self, sinks: Sequence[Writer], *, lines: JsonlWriter | None = None
+  ):
+    """Takes over the sinks and closes them.
+
+    Args:
+      sinks: get all that is written.
+      lines: of these, the one that has a tail.
+    """
     self._sinks = tuple(sinks)
+    self._lines = lines
+
+  @property
+  def tail(self) -> list[Mapping[str, Any]]:
+    """The last lines of `metrics.jsonl`, for a checkpoint."""
+    return self._lines.tail if self._lines else []
 
   def __enter__(self) -> 'Writers':
     return self
@@ -218,22 +252,28 @@ class Writers:
 
 
 def open_run(
-    workdir: str | os.PathLike[str], *, resume_step: int | None = None
+    workdir: str | os.PathLike[str],
+    *,
+    resume_step: int | None = None,
+    kept: Sequence[Mapping[str, Any]] = (),
 ) -> Writers:
   """The sinks of a work directory: `tb/` and `metrics.jsonl`.
 
   Args:
     workdir: the run's directory.
     resume_step: the checkpoint's step when the run goes on; None at a start.
+    kept: the last lines of `metrics.jsonl` that the checkpoint holds.
   """
   workdir = pathlib.Path(workdir)
-  lines = JsonlWriter(workdir / 'metrics.jsonl', resume_step=resume_step)
+  lines = JsonlWriter(
+      workdir / 'metrics.jsonl', resume_step=resume_step, kept=kept
+  )
   try:
     board = TensorBoardWriter(workdir / 'tb', resume_step=resume_step)
   except BaseException:
     lines.close()
     raise
-  return Writers((lines, board))
+  return Writers((lines, board), lines=lines)
 
 
 def read_jsonl(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
@@ -244,10 +284,3 @@ def read_jsonl(path: str | os.PathLike[str]) -> list[dict[str, Any]]:
       if line.endswith('\n'):
         lines.append(json.loads(line))
   return lines
-
-
-def _drop_lines_after(path: pathlib.Path, step: int) -> None:
-  kept = [line for line in read_jsonl(path) if line['step'] <= step]
-  partial = path.with_name(path.name + '.partial')
-  partial.write_text(''.join(json.dumps(line) + '\n' for line in kept))
-  os.replace(partial, path)

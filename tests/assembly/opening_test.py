@@ -119,6 +119,27 @@ class OpeningTest(absltest.TestCase):
       self.assertEqual((run.bearing.skipped, run.serving.restarts), (2, 3))
 
 
+  def test_O7_settings_and_lines_that_were_lost_come_from_the_checkpoint(self):
+    workdir = self.workdir('lost')
+    with opening.open_run(self.config, workdir) as run:
+      run.update_index = 1
+      run.writer.scalars(1, {'adv/mean': 0.5})
+      run.save()
+    before = pathlib.Path(workdir, 'metrics.jsonl').read_text().splitlines()
+    for name in ('config.json', 'metrics.jsonl'):
+      os.unlink(os.path.join(workdir, name))
+    changed = overrides.apply(self.config, ['gae.gamma=0.5'])
+    with self.assertRaisesRegex(ValueError, 'gae.gamma .before 1.0, now 0.5'):
+      with opening.open_run(changed, workdir):
+        self.fail('the run was opened')
+    self.assertFalse(os.path.exists(os.path.join(workdir, 'config.json')))
+    with opening.open_run(self.config, workdir):
+      pass
+    after = pathlib.Path(workdir, 'metrics.jsonl').read_text().splitlines()
+    self.assertLen(before, 2)
+    self.assertEqual(after[:2], before)
+    self.assertLen(after, 3)  # And the alignment after the resume.
+
   def test_O7_a_part_in_other_shapes_begins_anew_where_that_is_allowed(self):
     workdir = self.workdir('partial')
     with opening.open_run(self.config, workdir) as run:

@@ -16,8 +16,9 @@ from rl_tpu.checkpointing import contents
 from rl_tpu.checkpointing import store
 from rl_tpu.config import schema
 from rl_tpu.sharding import mesh as mesh_lib
+from tests import tiny
 
-HOST = dict.fromkeys(contents.HOST, 0)
+HOST = tiny.host_part()
 
 
 def state(scale: float = 1.0):
@@ -122,7 +123,7 @@ class StoreTest(parameterized.TestCase):
     made = self._open()
     older = tuple(n for n in contents.HOST if n not in ('ledger', 'cursor'))
     with mock.patch.object(contents, 'HOST', older):
-      made.save(4, state(), dict.fromkeys(older, 7))
+      made.save(4, state(), {name: HOST[name] for name in older})
     made.wait()
     with self.assertRaisesRegex(
         ValueError, 'lacks cursor, ledger, .* --allow_partial=cursor,ledger,'
@@ -133,13 +134,25 @@ class StoreTest(parameterized.TestCase):
     _, _, host, problems = made.restore_latest(
         state(), without=('cursor', 'ledger')
     )
-    self.assertEqual((host, problems), (dict.fromkeys(older, 7), []))
+    self.assertEqual((host, problems), ({n: HOST[n] for n in older}, []))
+
+  def test_O7_settings_that_are_not_those_of_their_hash_are_damage(self):
+    made = self._open()
+    host = HOST | {'config': {'seed': 1}}
+    for step, values in ((1, {'seed': 1}), (2, {'seed': 2})):
+      made.save(
+          step, state(), host | {'config_hash': contents.digest(values)}
+      )
+    made.wait()
+    self.assertEqual(made.restore(1, state())[1]['config'], {'seed': 1})
+    with self.assertRaisesRegex(store.DamagedError, '2 .* its config part'):
+      made.restore(2, state())
 
   def test_O7_no_run_goes_on_without_its_place(self):
     made = self._open()
     older = tuple(n for n in contents.HOST if n != 'policy_version')
     with mock.patch.object(contents, 'HOST', older):
-      made.save(4, state(), dict.fromkeys(older, 7))
+      made.save(4, state(), {name: HOST[name] for name in older})
     made.wait()
     with self.assertRaisesRegex(ValueError, 'lacks policy_version: .*--workdir'):
       made.restore(4, state(), without=('policy_version',))

@@ -10,7 +10,6 @@ import jax
 import numpy as np
 
 from rl_tpu.assembly import policy as policy_lib
-from rl_tpu.checkpointing import contents
 from rl_tpu.checkpointing import store as store_lib
 from rl_tpu.cli import main
 from rl_tpu.config import loading
@@ -67,8 +66,7 @@ class ExportTest(absltest.TestCase):
       if state.critic is not None:
         critic = changed(fresh.critic.params, step + 0.5)
         state = state._replace(critic=fresh.critic._replace(params=critic))
-      host = dict.fromkeys(contents.HOST, 0)
-      store.save(step, state.parts, host, success=success)
+      store.save(step, state.parts, tiny.host_part(), success=success)
       states[step] = state
     store.close()
     return states

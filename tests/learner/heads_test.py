@@ -9,7 +9,6 @@ import numpy as np
 from absl.testing import absltest
 from absl.testing import parameterized
 
-from rl_tpu.checkpointing import contents
 from rl_tpu.checkpointing import store as store_lib
 from rl_tpu.config import schema
 from rl_tpu.learner import freezing
@@ -19,6 +18,7 @@ from rl_tpu.models import critic as critic_lib
 from rl_tpu.models import decoder
 from rl_tpu.sampler import weights as weights_lib
 from rl_tpu.types import batch as batch_lib
+from tests import tiny
 from tests.learner import small
 
 ATTENTION = ('*/query/*', '*/key/*', '*/value/*', '*/out/*')
@@ -28,7 +28,7 @@ BINS = schema.CriticConfig(
 )
 SHARED = dataclasses.replace(BINS, sharing='shared_backbone')
 LOSS = schema.LossConfig(value_coef=0.25, entropy_coef=0.01)
-HOST = dict.fromkeys(contents.HOST, 0)
+HOST = tiny.host_part()
 RETURN = 1.2
 
 
