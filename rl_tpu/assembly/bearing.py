@@ -8,6 +8,7 @@ import os
 from typing import Any
 
 from rl_tpu.assembly import incidents
+from rl_tpu.config import schema
 from rl_tpu.metrics import summary
 from rl_tpu.records import jsonl
 from rl_tpu.records import records
@@ -122,10 +123,35 @@ def names_checkpoint(run: Any) -> Iterator[None]:
     yield
   except stops.RunStopped as stopped:
     step = run.world.hosts.of_lead(lambda: run.checkpoints.step('latest'))
-    text = 'No checkpoint was saved yet (checkpoint.every).'
-    if step is not None:
-      text = _goes_on_from(run, step)
-    raise stops.RunStopped(f'{stopped} {text}') from stopped
+    raise stops.RunStopped(f'{stopped} {_latest(run, step)}') from stopped
+
+
+def hang_report(run: Any, what: str) -> str:
+  """Says that the devices do not answer, and writes it down.
+
+  No other process is asked anything: none of them may answer.
+
+  Args:
+    run: the training run.
+    what: is waited for.
+
+  Returns:
+    The report, in one line.
+  """
+  step, limit = run.update_index, run.config.faults.device_wall_s
+  incidents.hang(run.workdir, step, what, limit)
+  run.mirror.push()
+  return (
+      f'update {step}: {what} has not come back from the devices for more than'
+      f' faults.device_wall_s = {limit:g} s, and cannot be interrupted: this'
+      f' process ends. {_latest(run, run.checkpoints.step("latest"))}'
+  )
+
+
+def _latest(run: Any, step: int | None) -> str:
+  if step is None:
+    return 'No checkpoint was saved yet (checkpoint.every).'
+  return _goes_on_from(run, step)
 
 
 def check_batch(
@@ -157,25 +183,35 @@ def check_batch(
       | run.ledger.figures(),
   )
   before = ', '.join(f'{s:.0%}' for s in run.bearing.shares)
-  text = _faults_text(run, f'update {step}', rollouts)
+  text = _faults_text(
+      rollouts, f'update {step}', step, run.config.faults, run.workdir
+  )
   text += f' The updates before had {before}.' if before else ''
   raise stops.RunStopped(text)
 
 
-def check_evaluation(run: Any, rollouts: Sequence[records.Rollout]) -> None:
-  """Stops a run whose evaluation has too many.
+def check_evaluation(
+    rollouts: Sequence[records.Rollout],
+    *,
+    what: str,
+    step: int,
+    faults: schema.FaultsConfig,
+    workdir: str,
+) -> None:
+  """Stops where an evaluation has too many; its files are there.
 
   Args:
-    run: the training run, between two updates.
     rollouts: of the evaluation.
+    what: names it.
+    step: update that is evaluated.
+    faults: what is borne.
+    workdir: of the run.
 
   Raises:
     RunStopped: their share is above `faults.max_share`.
   """
-  if _share(rollouts) <= run.config.faults.max_share:
-    return
-  what = f'the evaluation after update {run.update_index}'
-  raise stops.RunStopped(_faults_text(run, what, rollouts))
+  if _share(rollouts) > faults.max_share:
+    raise stops.RunStopped(_faults_text(rollouts, what, step, faults, workdir))
 
 
 def check_skipped(run: Any, dumped: Sequence[str]) -> None:
@@ -207,10 +243,14 @@ def _share(rollouts: Sequence[records.Rollout]) -> float:
 
 
 def _faults_text(
-    run: Any, what: str, rollouts: Sequence[records.Rollout]
+    rollouts: Sequence[records.Rollout],
+    what: str,
+    step: int,
+    faults: schema.FaultsConfig,
+    workdir: str,
 ) -> str:
   failed = summary.failed(rollouts)
-  incidents.faults(run.workdir, run.update_index, failed)
+  incidents.faults(workdir, step, failed)
   counts = sorted(
       summary.fault_counts(rollouts).items(), key=lambda pair: -pair[1]
   )
@@ -220,7 +260,7 @@ def _faults_text(
   return (
       f'{what}: {len(failed)} of {len(rollouts)} rollouts'
       f' ({_share(rollouts):.0%}) ended as infra_failure, more than'
-      f' faults.max_share = {run.config.faults.max_share:g}; by cause:'
+      f' faults.max_share = {faults.max_share:g}; by cause:'
       f' {causes}. The first is {first.rollout_id}: {detail[:200]}. All of them'
       f' are in {incidents.FILE}. Mend what fails, or raise faults.max_share.'
   )

@@ -111,6 +111,12 @@ def settings(
   )
 
 
+def hang(workdir: str, step: int, what: str, limit_s: float) -> None:
+  """Writes what the devices have kept for too long (O6)."""
+  line = {'update': step, 'kind': 'hang', 'what': what, 'limit_s': limit_s}
+  _append(workdir, [line])
+
+
 def begun_anew(workdir: str, step: int, parts: Sequence[str]) -> None:
   """Warns that a run goes on without parts of its checkpoint (O7)."""
   logging.warning(

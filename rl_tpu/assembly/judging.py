@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from rl_tpu.assembly import bearing
 from rl_tpu.assembly import parts
 from rl_tpu.assembly import policy as policy_lib
 from rl_tpu.checkpointing import contents
@@ -38,6 +39,7 @@ def evaluate(
 
   Raises:
     ValueError: the run has no whole checkpoint.
+    RunStopped: too many rollouts ended as infrastructure failures (A5).
   """
   store = store_lib.CheckpointStore(
       os.path.join(workdir, 'checkpoints'), config.checkpoint
@@ -65,10 +67,21 @@ def evaluate(
     )
     on_start()
     source = world.tasks('eval')
+
+    def judge(rollouts: list[records.Rollout]) -> None:
+      on_rollouts(rollouts)
+      bearing.check_evaluation(
+          rollouts,
+          what=f'the evaluation of checkpoint {step}',
+          step=step,
+          faults=config.faults,
+          workdir=workdir,
+      )
+
     results = run_all(
         config, workdir, step, world, sampler,
         tasks=first_tasks(source, config.evaluation), suffix='-verb',
-        on_rollouts=on_rollouts,
+        on_rollouts=judge,
     )
     return {r.temperature: (r.success, r.low, r.high) for r in results}
   finally:
@@ -110,7 +123,8 @@ def run_all(
     tasks: held-out tasks.
     suffix: of the files' names.
     on_end: called with (ended, all) for progress.
-    on_rollouts: called with the rollouts of every temperature.
+    on_rollouts: called with the rollouts of every temperature, once they are
+      written.
     serve: calls what collects; again where the sampler had to be restarted.
   """
   folder = os.path.join(workdir, 'eval')
@@ -127,9 +141,9 @@ def run_all(
         resamples=config.evaluation.bootstrap,
     )
     results.append(result)
-    on_rollouts(rollouts)
     stem = os.path.join(folder, f'{step:06d}-t{temperature:g}{suffix}')
     jsonl.write(stem + '.jsonl', rollouts)
     with open(stem + '.json', 'w', encoding='utf-8') as file:
       json.dump(dataclasses.asdict(result), file, indent=1)
+    on_rollouts(rollouts)
   return results

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 import jax
 
+from rl_tpu.assembly import bearing
 from rl_tpu.assembly import critic_figures
 from rl_tpu.assembly import critic_start
 from rl_tpu.assembly import figures
@@ -21,6 +22,7 @@ from rl_tpu.assembly import run as run_lib
 from rl_tpu.assembly import serving as serving_lib
 from rl_tpu.assembly import taking_up
 from rl_tpu.assembly import warm_up
+from rl_tpu.assembly import watchdog as watchdog_lib
 from rl_tpu.checkpointing import contents
 from rl_tpu.checkpointing import mirror as mirror_lib
 from rl_tpu.checkpointing import store as store_lib
@@ -78,6 +80,11 @@ def open_run(
     stack.enter_context(compiles)
     with _leaves_nothing(mirror.folder):
       run = _build(config, mirror, policy, learner, sampler, world, compiles)
+      watchdog = watchdog_lib.Watchdog(
+          config.faults.device_wall_s,
+          lambda what: bearing.hang_report(run, what),
+      )
+      world.watch = stack.enter_context(watchdog).watch
       _take_up(run, used, without=without, override=override_config)
       stack.callback(run.mirror.push)
       stack.callback(run.checkpoints.close)
@@ -215,7 +222,8 @@ def _take_up(run, used, *, without, override) -> None:
       ),
       kept=found['metrics'] if found else (),
   )
-  run.serving.publish(run.version, run.state.policy_params, 'drain')
+  with run.world.watch('the publication of weights'):
+    run.serving.publish(run.version, run.state.policy_params, 'drain')
   run.gates.pass_(
       gates.Gate.SYNCED, f'the sampler serves version {run.version}'
   )

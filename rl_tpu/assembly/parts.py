@@ -4,6 +4,7 @@ The same parts serve train, evaluate and sft. Everything a user can get wrong
 is found here, before a device computes and before a file is written.
 """
 
+import contextlib
 import dataclasses
 import functools
 import os
@@ -43,6 +44,7 @@ class World:
     pool: environments, in worker processes or inline.
     hosts: the processes that environments and verifiers are divided over.
     interrupt: True gives up the rollouts that are being gathered.
+    watch: entered, with its name, for what waits for the devices.
   """
 
   config: schema.ExperimentConfig
@@ -53,6 +55,9 @@ class World:
   pool: remote.RemotePool | desk_lib.InlinePool
   hosts: hosts_lib.Hosts
   interrupt: Callable[[], bool] = lambda: False
+  watch: Callable[[str], contextlib.AbstractContextManager] = (
+      contextlib.nullcontext
+  )
 
   def tasks(self, split: str) -> Sequence[records.Task]:
     """The task source of a split."""
@@ -121,6 +126,7 @@ class World:
         ),
         exchange=exchange,
         start_retries=self.config.environment.start_retries,
+        watch=self.watch,
         on_end=on_end,
     )
 

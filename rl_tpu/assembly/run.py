@@ -239,7 +239,8 @@ class TrainingRun:
 
   def score(self, batch: batching.Batch) -> update_lib.Scored:
     """Values, log-probs and the recursion over action tokens."""
-    with self.clock.phase('score'):
+    watch = self.world.watch('the scoring of the batch')
+    with self.clock.phase('score'), watch:
       return self.updater.score(
           self.state,
           batch.segments,
@@ -283,16 +284,17 @@ class TrainingRun:
       frozen |= self.gates.holds_actor(batch, scored)
       if not frozen:
         self.gates.require_open()
-      self.state, report = self.updater.update(
-          self.state,
-          scored,
-          advantage_BT=advantage_BT,
-          policy_weight_BT=batch.policy_weight_BT,
-          critic_weight_BT=batch.critic_weight_BT,
-          minibatches=batch.minibatches,
-          train_actor=not frozen,
-          source_BT=self._sources_to_measure(batch),
-      )
+      with self.world.watch('the update'):
+        self.state, report = self.updater.update(
+            self.state,
+            scored,
+            advantage_BT=advantage_BT,
+            policy_weight_BT=batch.policy_weight_BT,
+            critic_weight_BT=batch.critic_weight_BT,
+            minibatches=batch.minibatches,
+            train_actor=not frozen,
+            source_BT=self._sources_to_measure(batch),
+        )
     return report
 
   def _sources_to_measure(self, batch: batching.Batch) -> np.ndarray | None:
@@ -311,7 +313,8 @@ class TrainingRun:
       RunStopped: the sampler does not serve them, or does not agree (O4).
     """
     with bearing_lib.names_checkpoint(self):
-      with self.clock.phase('publish'):
+      watch = self.world.watch('the publication of weights')
+      with self.clock.phase('publish'), watch:
         self.version += 1
         self.serving.publish(
             self.version, self.state.policy_params, self.config.sampler.sync
@@ -333,12 +336,13 @@ class TrainingRun:
     Raises:
       ValueError: they do not agree. One line.
     """
-    aligned = aligning.check(
-        self.config,
-        self.policy.decoder,
-        params=self.state.policy_params,
-        weights=self.sampler.weights,
-    )
+    with self.world.watch('the alignment check'):
+      aligned = aligning.check(
+          self.config,
+          self.policy.decoder,
+          params=self.state.policy_params,
+          weights=self.sampler.weights,
+      )
     if aligned is not None:
       self.writer.scalars(self.update_index, aligned.tags())
 
@@ -483,7 +487,13 @@ class TrainingRun:
 
   def _check_evaluated(self, rollouts: Sequence[records.Rollout]) -> None:
     self.gathering.check_noise(rollouts)
-    bearing_lib.check_evaluation(self, rollouts)
+    bearing_lib.check_evaluation(
+        rollouts,
+        what=f'the evaluation after update {self.update_index}',
+        step=self.update_index,
+        faults=self.config.faults,
+        workdir=self.workdir,
+    )
 
   def interrupt(self) -> None:
     """Gives up the rollouts of the update that is under way."""

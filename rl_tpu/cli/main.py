@@ -3,6 +3,7 @@
 0: the work is done. 2: a user's mistake, found before any work, one line.
 1: an internal error, with its traceback; data with faults (check-data); or a
 run that a rule of its settings has stopped, one line.
+42: the devices did not answer; to be started again.
 128 + n: ended by signal n; 134 where another process of the run was lost.
 """
 

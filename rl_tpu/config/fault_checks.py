@@ -20,6 +20,7 @@ def check(config: schema.ExperimentConfig) -> None:
   checks.within('faults.max_share', faults.max_share, 0, 1)
   checks.at_least('faults.sampler_restarts', faults.sampler_restarts, 0)
   checks.at_least('faults.max_skipped', faults.max_skipped, 1)
+  checks.positive('faults.device_wall_s', faults.device_wall_s, optional=True)
   for name in ('max_bias', 'max_ece'):
     checks.positive(f'resume.{name}', getattr(config.resume, name))
 

@@ -6,6 +6,7 @@ jobs. With several processes each of them runs all sessions and takes the same
 decisions; environments and verifiers are divided, and their answers exchanged.
 """
 
+import contextlib
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
@@ -106,6 +107,9 @@ class Runner:
       *,
       exchange: Exchange = Exchange(hosts_lib.ALONE),
       start_retries: int = 0,
+      watch: Callable[
+          [str], contextlib.AbstractContextManager
+      ] = contextlib.nullcontext,
       on_end: Callable[[int, int], None] | None = None,
   ):
     """Wires the parts.
@@ -117,6 +121,7 @@ class Runner:
       make_session: the session of a job.
       exchange: between the processes.
       start_retries: fresh environments that a job whose start fails is given.
+      watch: entered, with its name, for what waits for the devices.
       on_end: called with (ended, all) for progress.
     """
     self._sampler = sampler
@@ -125,6 +130,7 @@ class Runner:
     self._make_session = make_session
     self._exchange = exchange
     self._start_retries = start_retries
+    self._watch = watch
     self._on_end = on_end
     self.seconds = {'sampler': 0.0, 'wait': 0.0}
 
@@ -169,7 +175,8 @@ class Runner:
     """One round of the sampler."""
     start = time.perf_counter()
     try:
-      return self._sampler.step()
+      with self._watch('a round of the sampler'):
+        return self._sampler.step()
     except Exception as error:  # pylint: disable=broad-except
       raise SamplerFault(f'{type(error).__name__}: {error}') from error
     finally:

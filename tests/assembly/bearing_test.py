@@ -46,7 +46,9 @@ def _run(**changes):
   """What `bearing` reads of a run; `saved` gets what would be saved."""
   made = types.SimpleNamespace(
       world=types.SimpleNamespace(hosts=hosts.ALONE),
-      mirror=types.SimpleNamespace(workdir='/runs/a'),
+      mirror=types.SimpleNamespace(
+          workdir='/runs/a', push=lambda: made.pushed.append(1)
+      ),
       checkpoints=types.SimpleNamespace(
           folder='/runs/a/checkpoints', step=lambda which: 5, wait=lambda: None
       ),
@@ -56,6 +58,7 @@ def _run(**changes):
       ledger=ledger.Ledger(started=48, admitted=48),
       bearing=bearing.Bearing(),
       saved=[],
+      pushed=[],
       **changes,
   )
   made.save = lambda: made.saved.append(
@@ -165,12 +168,18 @@ class BearingTest(absltest.TestCase):
     self.assertEmpty(self.run.saved)
 
   def test_A5_an_evaluation_is_stopped_on_and_what_was_trained_is_kept(self):
-    bearing.check_evaluation(self.run, self.rollouts('sampler'))
+    how = {
+        'what': 'the evaluation after update 7',
+        'step': 7,
+        'faults': self.run.config.faults,
+        'workdir': self.workdir,
+    }
+    bearing.check_evaluation(self.rollouts('sampler'), **how)
     with self.assertRaisesRegex(
         stops.RunStopped, 'the evaluation after update 7: 4 of 8'
     ):
       with bearing.saves(self.run):
-        bearing.check_evaluation(self.run, self.rollouts(*['sampler'] * 4))
+        bearing.check_evaluation(self.rollouts(*['sampler'] * 4), **how)
     self.assertEqual(self.run.saved, [(7, 'tasks before', 48)])
 
   def test_A5_before_the_first_update_there_is_nothing_to_keep(self):
@@ -190,6 +199,25 @@ class BearingTest(absltest.TestCase):
         with bearing.names_checkpoint(self.run):
           raise stops.RunStopped('it failed.')
     self.assertEmpty(self.run.saved)
+
+
+  def test_O6_a_hang_is_written_down_and_names_the_last_checkpoint(self):
+    self.run.config = overrides.apply(
+        self.run.config, ['faults.device_wall_s=90']
+    )
+    text = bearing.hang_report(self.run, 'the update')
+    self.assertRegex(text, '^update 7: the update .*device_wall_s = 90 s, .*')
+    self.assertRegex(text, 'checkpoint /runs/a/checkpoints/5[.]$')
+    path = pathlib.Path(self.workdir, 'incidents.jsonl')
+    self.assertEqual(
+        json.loads(path.read_text()),
+        {'update': 7, 'kind': 'hang', 'what': 'the update', 'limit_s': 90.0},
+    )
+    self.assertEqual(self.run.pushed, [1])
+    self.run.checkpoints.step = lambda which: None
+    self.assertRegex(
+        bearing.hang_report(self.run, 'the update'), 'No checkpoint was saved'
+    )
 
 
 class SkippedTest(absltest.TestCase):

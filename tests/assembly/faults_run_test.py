@@ -1,5 +1,8 @@
 """A whole run whose environments and sampler fail (A5, A6, O6, K34, K35)."""
 
+import collections
+import contextlib
+import io
 import json
 import pathlib
 import shutil
@@ -10,6 +13,8 @@ from absl.testing import absltest
 import numpy as np
 
 from rl_tpu import trainer
+from rl_tpu.assembly import watchdog
+from rl_tpu.cli import main
 from rl_tpu.config import overrides
 from rl_tpu.learner import learner as learner_lib
 from rl_tpu.metrics import tags
@@ -47,6 +52,7 @@ class FaultsRunTest(absltest.TestCase):
             'environment.step_timeout_s=1',
             'environment.memory_gib=4',
             'faults.max_share=1',
+            'faults.device_wall_s=600',
             'evaluation.tasks=8',
             'evaluation.final_tasks=8',
             'log.histograms_every=1',
@@ -80,7 +86,15 @@ class FaultsRunTest(absltest.TestCase):
       found = heads(learner, params, rows)
       return [x * np.nan for x in found] if len(scored) == STEPS - 1 else found
 
+    watch = watchdog.Watchdog.watch
+    cls.watched = []
+
+    def watched(dog, what):
+      cls.watched.append(what)
+      return watch(dog, what)
+
     with (
+        mock.patch.object(watchdog.Watchdog, 'watch', watched),
         mock.patch.object(sampler_lib.JetStreamSampler, 'step', step),
         mock.patch.object(learner_lib.Learner, 'value_heads', value_heads),
     ):
@@ -143,6 +157,21 @@ class FaultsRunTest(absltest.TestCase):
     ]
     self.assertEqual(versions, [{0}, {1}, {2}])
 
+  def test_O6_all_that_waits_for_the_devices_is_watched(self):
+    counts = collections.Counter(self.watched)
+    rounds = counts.pop('a round of the sampler')
+    self.assertGreater(rounds, STEPS)
+    # One update was made before; the sampler was restarted once.
+    self.assertEqual(
+        counts,
+        {
+            'the alignment check': 1,
+            'the scoring of the batch': STEPS - 1,
+            'the update': STEPS - 1,
+            'the publication of weights': 1 + STEPS - 1,
+        },
+    )
+
   def test_L18_values_that_are_not_finite_skip_the_step_and_are_dumped(self):
     skipped = [line['policy/steps_skipped'] for line in self.lines]
     self.assertEqual(skipped[:-1], [0] * (STEPS - 1))
@@ -182,6 +211,21 @@ class FaultsRunTest(absltest.TestCase):
       trainer.train(broken, workdir)
     self.assertEmpty(jsonl.steps(workdir))
 
+  def test_A5_an_evaluation_by_itself_is_stopped_on_in_one_line(self):
+    words = [f'--workdir={self.workdir}', '--checkpoint=latest']
+    out, err = io.StringIO(), io.StringIO()
+    with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+      code = main.main(['evaluate', *words, '--set=faults.max_share=0.1'])
+    self.assertEqual((code, out.getvalue()), (1, ''))
+    (path,) = pathlib.Path(self.workdir, 'eval').glob('*-t1-verb.jsonl')
+    rollouts = list(jsonl.read(path))
+    failed = sum(bool(faulty.way(r.task_id)) for r in rollouts)
+    self.assertGreater(failed, 0)
+    self.assertRegex(
+        err.getvalue(),
+        rf'(?m)^rl_tpu: the evaluation of checkpoint {STEPS}: {failed} of 8'
+        r' .*more than faults[.]max_share = 0[.]1; by cause: .*$',
+    )
 
   def test_A5_a_rising_share_stops_the_run_and_raising_the_limit_goes_on(self):
     self.assertRegex(

@@ -121,6 +121,7 @@ class GatesTest(parameterized.TestCase):
             holds_actor=lambda batch, scored: held, require_open=lambda: None
         ),
         updater=updater,
+        world=types.SimpleNamespace(watch=contextlib.nullcontext),
         state='state',
         _sources_to_measure=lambda batch: None,
     )

@@ -43,6 +43,7 @@ class FaultChecksTest(parameterized.TestCase):
       ('faults.max_share=-0.1', 'faults.max_share=-0.1'),
       ('faults.sampler_restarts=-1', 'faults.sampler_restarts=-1'),
       ('faults.max_skipped=0', 'faults.max_skipped=0'),
+      ('faults.device_wall_s=0', 'faults.device_wall_s=0.0'),
       ('resume.max_bias=0', 'resume.max_bias=0.0'),
       ('resume.max_ece=-1', 'resume.max_ece=-1.0'),
   )
