@@ -4,6 +4,7 @@ import collections
 from collections.abc import Iterator, Sequence
 import contextlib
 import dataclasses
+import errno
 import os
 from typing import Any
 
@@ -18,6 +19,10 @@ from rl_tpu.types import stops
 
 # Shares of so many updates before it are named in the report.
 _SHOWN = 5
+# What a disk says that does not take any more.
+_UNWRITABLE = (
+    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO,
+)
 
 
 @dataclasses.dataclass
@@ -75,7 +80,7 @@ def saves(run: Any) -> Iterator[None]:
   """
   try:
     yield
-  except _Saved:
+  except (_Saved, stops.WriteFailed):
     raise
   except stops.RunStopped as stopped:
     raise _saved(run, str(stopped)) from stopped
@@ -92,13 +97,16 @@ def take_back(run: Any) -> None:
     run.update_index -= 1
 
 
-def _saved(run: Any, text: str) -> _Saved:
+def _saved(run: Any, text: str) -> stops.RunStopped:
   """Saves, and returns the report that names the checkpoint."""
   take_back(run)
   if not run.update_index:
     return _Saved(f'{text} Nothing has been trained yet.')
-  run.save()
-  run.checkpoints.wait()
+  try:
+    run.save()
+    run.checkpoints.wait()
+  except stops.WriteFailed as failed:
+    return stops.WriteFailed(f'{text} {failed}')
   return _Saved(f'{text} {_goes_on_from(run, run.update_index)}')
 
 
@@ -124,6 +132,28 @@ def names_checkpoint(run: Any) -> Iterator[None]:
   except stops.RunStopped as stopped:
     step = run.world.hosts.of_lead(lambda: run.checkpoints.step('latest'))
     raise stops.RunStopped(f'{stopped} {_latest(run, step)}') from stopped
+
+
+@contextlib.contextmanager
+def full_disk(opened: Sequence[Any]) -> Iterator[None]:
+  """Names the last good checkpoint where something cannot be written.
+
+  Args:
+    opened: holds the training run, once there is one.
+
+  Raises:
+    RunStopped: a disk or bucket did not take what was written inside.
+  """
+  try:
+    yield
+  except (stops.WriteFailed, OSError) as error:
+    if isinstance(error, OSError):
+      if error.errno not in _UNWRITABLE:
+        raise
+      error = f'{error.filename or "a file of the run"}: {error.strerror}.'
+    # No other process is asked: it may have had no trouble.
+    found = [_latest(run, run.checkpoints.step('latest')) for run in opened]
+    raise stops.RunStopped(' '.join([str(error), *found])) from None
 
 
 def hang_report(run: Any, what: str) -> str:

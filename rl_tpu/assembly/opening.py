@@ -57,6 +57,7 @@ def open_run(
 
   Raises:
     ValueError: whatever cannot work, before anything is written.
+    RunStopped: a disk or bucket does not take what is written.
   """
   validation.validate(config)
   without = contents.named(allow_partial)
@@ -71,7 +72,10 @@ def open_run(
   )
   compiles = compile_count.CompileCounter()
   policy = policy_lib.build_policy(config)
+  opened: list[run_lib.TrainingRun] = []
   with contextlib.ExitStack() as stack:
+    # Left last: closing writes, too.
+    stack.enter_context(bearing.full_disk(opened))
     world = parts.build_world(config, policy.tokenizer, policy.template)
     stack.callback(world.close)
     world.interrupt = interrupt
@@ -80,6 +84,7 @@ def open_run(
     stack.enter_context(compiles)
     with _leaves_nothing(mirror.folder):
       run = _build(config, mirror, policy, learner, sampler, world, compiles)
+      opened.append(run)
       watchdog = watchdog_lib.Watchdog(
           config.faults.device_wall_s,
           lambda what: bearing.hang_report(run, what),
@@ -166,6 +171,7 @@ def _build(config, mirror, policy, learner, sampler, world, compiles):
       os.path.join(mirror.workdir, 'checkpoints'),
       config.checkpoint,
       world.hosts,
+      cleans=True,
   )
   progress = figures.Progress(quiet=not world.hosts.is_lead)
   return run_lib.TrainingRun(

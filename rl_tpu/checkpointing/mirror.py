@@ -12,6 +12,8 @@ import tempfile
 
 from etils import epath
 
+from rl_tpu.types import stops
+
 REMOTE = 'gs://'
 # What a run that is taken up again reads or appends to.
 _CONTINUED = ('config.json', 'metrics.jsonl', 'incidents.jsonl', 'tb/*')
@@ -51,9 +53,23 @@ class Mirror:
       self._fetch()
 
   def push(self) -> None:
-    """Copies what has changed since the last call, and deletes what is gone."""
+    """Copies what has changed since the last call, and deletes what is gone.
+
+    Raises:
+      WriteFailed: the bucket does not take it.
+    """
     if self.folder == self.workdir or not self._keeps:
       return
+    try:
+      self._push()
+    except Exception as error:
+      # Whatever its package has for a refusal, a timeout, a lost network.
+      text = ' '.join(str(error).split())[:300]
+      raise stops.WriteFailed(
+          f'{self.workdir} could not be written: {type(error).__name__}: {text}.'
+      ) from error
+
+  def _push(self) -> None:
     there, here = epath.Path(self.workdir), pathlib.Path(self.folder)
     found = {}
     for path in sorted(here.rglob('*')):

@@ -1,6 +1,7 @@
 """One Orbax composite per step: networks, optimizers and every host cursor."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+import contextlib
 import json
 import os
 from typing import Any, TypeVar
@@ -15,6 +16,7 @@ from rl_tpu.checkpointing import contents
 from rl_tpu.config import schema
 from rl_tpu.learner import fingerprint as fingerprint_lib
 from rl_tpu.sharding import hosts as hosts_lib
+from rl_tpu.types import stops
 
 T = TypeVar('T')
 
@@ -40,6 +42,8 @@ class CheckpointStore:
       folder: str,
       config: schema.CheckpointConfig,
       hosts: hosts_lib.Hosts = hosts_lib.ALONE,
+      *,
+      cleans: bool = False,
   ):
     """Opens the folder; creates it when something is saved.
 
@@ -47,8 +51,11 @@ class CheckpointStore:
       folder: one for all processes of the run.
       config: what is kept.
       hosts: the processes; each saves its own shards.
+      cleans: removes what saves that did not end have left; for the run itself,
+        since they may be another program's saves under way.
     """
     self._hosts = hosts
+    self._saving: int | None = None
     self._folder = folder if '://' in folder else os.path.abspath(folder)
     hosts.of_lead(self._mend_metrics)
     keep = policies.AnyPreservationPolicy([
@@ -64,6 +71,7 @@ class CheckpointStore:
             preservation_policy=keep,
             best_fn=lambda metrics: metrics['success'],
             enable_async_checkpointing=True,
+            cleanup_tmp_directories=cleans,
         ),
     )
 
@@ -126,32 +134,52 @@ class CheckpointStore:
 
     Raises:
       ValueError: a part of the host state is missing (O7).
+      WriteFailed: the disk or bucket did not take this save, or the one before.
     """
     missing = [name for name in contents.HOST if name not in host]
     if missing:
       raise ValueError(f'checkpoint: the host state lacks {missing}.')
-    self._manager.wait_until_finished()
+    self.wait()
     is_there, is_whole = self._hosts.of_lead(
         lambda: (step in self._manager.all_steps(), self._is_whole(step))
     )
     if is_whole:
       return
-    if is_there:
-      self._manager.delete(step)
     bits = fingerprint_lib.fingerprints(state)
     digests = {
         name: {'layout': fingerprint_lib.layout(part), 'bits': bits[name]}
         for name, part in state.items()
     }
     host = {**host, _ARRAYS: digests}
-    self._manager.save(
-        step,
-        args=ocp.args.Composite(
-            state=ocp.args.PyTreeSave(dict(state)),
-            host=ocp.args.JsonSave({**host, _INTEGRITY: contents.digest(host)}),
-        ),
-        metrics=_metrics(_UNJUDGED if success is None else success),
-    )
+    self._saving = step
+    with self._names_failure():
+      if is_there:
+        self._manager.delete(step)
+      self._manager.save(
+          step,
+          args=ocp.args.Composite(
+              state=ocp.args.PyTreeSave(dict(state)),
+              host=ocp.args.JsonSave(
+                  {**host, _INTEGRITY: contents.digest(host)}
+              ),
+          ),
+          metrics=_metrics(_UNJUDGED if success is None else success),
+      )
+
+  @contextlib.contextmanager
+  def _names_failure(self) -> Iterator[None]:
+    """Makes of what a disk or bucket raises a line that names the step."""
+    try:
+      yield
+    except jax.errors.JaxRuntimeError:
+      raise  # Of the devices, or of another process that is lost.
+    except Exception as error:
+      # Paths come first in it, and the reason last.
+      text = ' '.join(str(error).split())[-300:]
+      raise stops.WriteFailed(
+          f'checkpoint {self._saving} could not be saved in {self._folder}:'
+          f' {text}.'
+      ) from error
 
   def restore(
       self,
@@ -283,13 +311,24 @@ class CheckpointStore:
     return None
 
   def wait(self) -> None:
-    """Returns when the save under way is whole on disk."""
-    self._manager.wait_until_finished()
+    """Returns when the save under way is whole on disk.
+
+    Raises:
+      WriteFailed: it will not be.
+    """
+    with self._names_failure():
+      self._manager.wait_until_finished()
 
   def close(self) -> None:
-    """Waits for the save under way and closes the manager."""
-    self.wait()
-    self._manager.close()
+    """Waits for the save under way and closes the manager.
+
+    Raises:
+      WriteFailed: the save has failed.
+    """
+    try:
+      self.wait()
+    finally:
+      self._manager.close()
 
   def _is_whole(self, step: int) -> bool:
     folder = epath.Path(self._folder) / str(step)

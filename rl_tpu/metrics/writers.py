@@ -15,8 +15,8 @@ import math
 import os
 import pathlib
 import time
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, BinaryIO, Protocol
 
 import numpy as np
 import tensorboardX
@@ -83,6 +83,7 @@ class TensorBoardWriter:
         flush_secs=flush_s,
         filename_suffix=suffix,
     )
+    self._file = self._bear_failures()
     self._writer.add_custom_scalars(tags.HEALTH_LAYOUT)
     # The library would warn of every point that is not finite. The run names
     # such numbers where they come from, once.
@@ -94,8 +95,25 @@ class TensorBoardWriter:
   def __exit__(self, *exception: Any) -> None:
     self.close()
 
+  def _bear_failures(self) -> '_EventFile':
+    """Puts a file that fails without an exception below the library.
+
+    Its thread would end with the exception, and whoever gives it the next
+    points would wait for it for ever.
+    """
+    # pylint: disable-next=protected-access
+    recorder = self._writer.file_writer.event_writer._ev_writer
+    recorder = recorder._py_recordio_writer  # pylint: disable=protected-access
+    recorder._writer = _EventFile(recorder._writer)
+    return recorder._writer
+
   def scalars(self, step: int, values: Mapping[str, Number]) -> None:
-    """Writes one point per tag that has a value."""
+    """Writes one point per tag that has a value.
+
+    Raises:
+      OSError: earlier points could not be written.
+    """
+    self._file.check()
     for tag, value in values.items():
       if value is not None:
         self._writer.add_scalar(tag, float(value), step)
@@ -120,8 +138,48 @@ class TensorBoardWriter:
     self._writer.flush()
 
   def close(self) -> None:
-    """Ends the library's thread and closes the file."""
+    """Ends the library's thread and closes the file.
+
+    Raises:
+      OSError: points could not be written.
+    """
     self._writer.close()
+    self._file.check()
+
+
+class _EventFile:
+  """A file that keeps what went wrong, and writes nothing from then on."""
+
+  def __init__(self, file: BinaryIO):
+    self._file = file
+    self._error: OSError | None = None
+
+  def write(self, data: bytes) -> None:
+    self._try(lambda: self._file.write(data))
+
+  def flush(self) -> None:
+    self._try(self._flush)
+
+  def _flush(self) -> None:
+    self._file.flush()
+    os.fsync(self._file.fileno())
+
+  def close(self) -> None:
+    self._try(self._flush)
+    with contextlib.suppress(OSError):  # What it could not flush.
+      self._file.close()
+
+  def check(self) -> None:
+    """Raises what went wrong."""
+    if self._error is not None:
+      raise self._error
+
+  def _try(self, act: Callable[[], Any]) -> None:
+    if self._error is None:
+      try:
+        act()
+      except OSError as error:
+        self._error = error
 
 
 class JsonlWriter:

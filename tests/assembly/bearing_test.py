@@ -1,9 +1,11 @@
 """A5: too many infrastructure failures stop a run, with a report."""
 
 import dataclasses
+import errno
 import json
 import pathlib
 import types
+from unittest import mock
 
 from absl.testing import absltest
 
@@ -218,6 +220,36 @@ class BearingTest(absltest.TestCase):
     self.assertRegex(
         bearing.hang_report(self.run, 'the update'), 'No checkpoint was saved'
     )
+
+
+  def test_a_failed_write_names_the_last_checkpoint(self):
+    for error in (
+        OSError(errno.ENOSPC, 'No space left on device', '/runs/a/m.jsonl'),
+        stops.WriteFailed('checkpoint 7 could not be saved.'),
+    ):
+      with self.assertRaises(stops.RunStopped) as caught:
+        with bearing.full_disk([self.run]):
+          raise error
+      message = str(caught.exception)
+      self.assertRegex(message, '^(/runs/a/m.jsonl: No space|checkpoint 7 could)')
+      self.assertEndsWith(message, ' the checkpoint /runs/a/checkpoints/5.')
+
+  def test_a_failed_write_before_there_is_a_run(self):
+    with self.assertRaisesRegex(stops.RunStopped, '^a file of the run: full.$'):
+      with bearing.full_disk([]):
+        raise OSError(errno.EDQUOT, 'full')
+
+  def test_other_errors_are_no_failed_write(self):
+    with self.assertRaises(FileNotFoundError):
+      with bearing.full_disk([self.run]):
+        raise FileNotFoundError(errno.ENOENT, 'no such file')
+
+  def test_a_stop_whose_save_fails_says_both(self):
+    self.run.save = mock.Mock(side_effect=stops.WriteFailed('It is full.'))
+    with self.assertRaisesRegex(stops.WriteFailed, '^it failed. It is full.$'):
+      with bearing.saves(self.run), bearing.saves(self.run):
+        raise stops.RunStopped('it failed.')
+    self.assertEqual(self.run.save.call_count, 1)
 
 
 class SkippedTest(absltest.TestCase):

@@ -8,6 +8,7 @@ from unittest import mock
 from absl.testing import absltest
 
 from rl_tpu.checkpointing import mirror as mirror_lib
+from rl_tpu.types import stops
 from tests import bucket as bucket_lib
 
 _WORKDIR = 'gs://bucket/runs/first'
@@ -66,6 +67,21 @@ class MirrorTest(absltest.TestCase):
     self.assertEqual(
         self.stored(), {'config.json': b'{}', 'metrics.jsonl': b'1\n2\n'}
     )
+
+  def test_a_bucket_that_refuses_is_named(self):
+    mirror = mirror_lib.Mirror(_WORKDIR)
+    self.write(mirror, 'config.json', '{}')
+    with mock.patch.object(
+        self.bucket, '_open', side_effect=RuntimeError('403:\n no quota')
+    ):
+      with self.assertRaises(stops.WriteFailed) as caught:
+        mirror.push()
+    self.assertEqual(
+        str(caught.exception),
+        f'{_WORKDIR} could not be written: RuntimeError: 403: no quota.',
+    )
+    mirror.push()
+    self.assertEqual(self.stored(), {'config.json': b'{}'})
 
   def test_a_run_is_taken_up_on_another_machine(self):
     first = mirror_lib.Mirror(_WORKDIR)

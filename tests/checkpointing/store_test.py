@@ -1,7 +1,9 @@
 """O7, K28, K29: what a checkpoint holds, and which one is taken."""
 
+import contextlib
 import os
 import pathlib
+import resource
 import shutil
 from unittest import mock
 
@@ -16,6 +18,7 @@ from rl_tpu.checkpointing import contents
 from rl_tpu.checkpointing import store
 from rl_tpu.config import schema
 from rl_tpu.sharding import mesh as mesh_lib
+from rl_tpu.types import stops
 from tests import tiny
 
 HOST = tiny.host_part()
@@ -26,6 +29,17 @@ def state(scale: float = 1.0):
       'w': jnp.arange(32, dtype=jnp.float32).reshape(8, 4) * scale,
       'count': jnp.int32(3),
   }
+
+
+@contextlib.contextmanager
+def small_files():
+  """No file of this process grows over 1000 bytes: a disk that is full."""
+  soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+  resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+  try:
+    yield
+  finally:
+    resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 class StoreTest(parameterized.TestCase):
@@ -222,6 +236,46 @@ class StoreTest(parameterized.TestCase):
     step, got, _, problems = self._open(keep=5).restore_latest(state())
     self.assertEqual((step, problems), (2, []))
     np.testing.assert_array_equal(got['w'], state(5)['w'])
+
+  def test_a_full_disk_is_named_and_the_steps_before_stay(self):
+    made = self._open(keep=5)
+    large = state() | {'x': jax.random.normal(jax.random.key(0), (64, 64))}
+    made.save(1, large, HOST)
+    made.wait()
+    with small_files():
+      made.save(2, large, HOST)
+      # The save before is asked for, whenever that is.
+      with self.assertRaisesRegex(
+          stops.WriteFailed, 'checkpoint 2 could not be saved in .*too large'
+      ):
+        made.save(3, large, HOST)
+    self.assertEqual(made.steps(), [1])
+    with small_files():
+      made.save(4, large, HOST)
+      with self.assertRaisesRegex(stops.WriteFailed, 'checkpoint 4 could'):
+        made.close()
+    again = store.CheckpointStore(
+        self.folder, schema.CheckpointConfig(keep=5), cleans=True
+    )
+    again.save(5, large, HOST)
+    again.close()
+    # What the two saves have left does not fill the disk for ever.
+    self.assertCountEqual(os.listdir(self.folder), ['1', '5'])
+
+  def test_a_lost_device_or_process_is_no_failed_write(self):
+    made = self._open()
+    with mock.patch.object(
+        made._manager, 'wait_until_finished',
+        side_effect=jax.errors.JaxRuntimeError('closed by peer'),
+    ):
+      with self.assertRaises(jax.errors.JaxRuntimeError):
+        made.wait()
+
+  def test_what_another_program_saves_is_left_alone(self):
+    under_way = pathlib.Path(self.folder) / '3.orbax-checkpoint-tmp'
+    under_way.mkdir()
+    self._open().close()
+    self.assertTrue(under_way.exists())
 
   def test_K28_an_unfinished_step_is_ignored_and_can_be_saved_again(self):
     made = self._open(keep=5)

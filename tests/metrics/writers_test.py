@@ -9,11 +9,13 @@ import subprocess
 import sys
 import threading
 import time
+from unittest import mock
 
 from absl.testing import absltest
 from absl.testing import parameterized
 import numpy as np
 from PIL import Image
+from tensorboardX import record_writer
 
 from rl_tpu.metrics import event_files
 from rl_tpu.metrics import tags
@@ -244,6 +246,31 @@ class WritersTest(parameterized.TestCase):
 
 def _open_files() -> int:
   return len(os.listdir('/proc/self/fd'))
+
+
+  def test_a_full_disk_is_told_and_nobody_waits_for_the_librarys_thread(self):
+    folder, threads = self.folder(), threading.active_count()
+    with mock.patch.object(
+        record_writer, 'open_file', lambda _: open('/dev/full', 'wb')
+    ):
+      board = writers.TensorBoardWriter(folder)
+      # Many times what the queue holds.
+      for _ in range(100):
+        board.text(1, 'sample/best', 'a' * 1000)
+      with self.assertRaisesRegex(OSError, 'No space left'):
+        board.close()
+      with self.assertRaisesRegex(OSError, 'No space left'):
+        board.scalars(2, {'adv/mean': 0.0})
+    self.assertEqual(threading.active_count(), threads)
+
+  def test_a_full_disk_is_told_by_the_lines(self):
+    path = self.folder() / 'metrics.jsonl'
+    path.symlink_to('/dev/full')
+    lines = writers.JsonlWriter(path)
+    with self.assertRaisesRegex(OSError, 'No space left'):
+      lines.scalars(1, {'adv/mean': 0.0})
+    with self.assertRaisesRegex(OSError, 'No space left'):
+      lines.close()
 
 
 if __name__ == '__main__':
