@@ -14,12 +14,10 @@ from tests import algorithm_ids
 
 _REPORT = 'waits for comparisons and reports'
 _SAFETY = 'waits for safety figures and probes'
-_RESUME = 'waits for the resume gates'
 _SELECTION = 'waits for selection by independent environments'
 
 # An id without a test -> why.
 PENDING = {
-    'O9': _RESUME,
     'O10': 'waits for offloading to host memory',
     'A0': _REPORT,
     'A1': _REPORT,

@@ -19,6 +19,7 @@ from rl_tpu.config import loading
 from rl_tpu.metrics import tags
 from rl_tpu.records import jsonl
 from tests import tiny
+from tests.chaos import kills
 
 
 def lines(workdir: str) -> list[dict]:
@@ -125,7 +126,7 @@ class TrainerTest(absltest.TestCase):
         np.testing.assert_array_equal(mask, segment.is_action)
         self.assertTrue((np.array(part['advantage'])[~mask] == 0).all())
 
-  def test_K27_a_resumed_run_equals_an_uninterrupted_one(self):
+  def test_K27_O9_a_resumed_run_equals_an_uninterrupted_one(self):
     workdir = str(self.folder / 'resumed')
     begun = []
     first = trainer.train(
@@ -144,6 +145,11 @@ class TrainerTest(absltest.TestCase):
       self.assertEqual(
           tiny.tokens(workdir, step), tiny.tokens(self.whole, step), step
       )
+    # Every bit of networks and optimizers, and all that the host counts.
+    resumed, whole = (
+        kills.state(pathlib.Path(w), 4) for w in (workdir, self.whole)
+    )
+    self.assertEqual(resumed, whole)
     steps = [l['step'] for l in lines(workdir) if 'reward/success' in l]
     self.assertEqual(steps, [1, 2, 3, 4])
     self.assertEqual(second['before'], self.summary['before'])

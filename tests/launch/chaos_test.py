@@ -13,7 +13,7 @@ from tests.chaos import __main__ as chaos
 
 class ChaosTest(absltest.TestCase):
 
-  def test_a_killed_run_ends_in_the_very_same_state(self):
+  def test_O9_a_killed_run_ends_in_the_very_same_state(self):
     folder = self.enterContext(tempfile.TemporaryDirectory())
     text = io.StringIO()
     code = chaos.check(

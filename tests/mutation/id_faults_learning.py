@@ -267,6 +267,14 @@ _OFF_POLICY_FAULTS = (
         'rl_tpu/assembly/gathering.py',
         {"    self.scales.restore(state['reward_scales'])\n": ''},
     ),
+    _fault(
+        'optimizers begin anew after a resume', 'O9',
+        ('tests/trainer_test.py',), f'{_LEARNER}/state.py',
+        {'    parts = self.parts | parts\n':
+             '    parts = parts | {\n'
+             '        name: part for name, part in self.parts.items()\n'
+             "        if name.endswith('_optimizer')\n    }\n"},
+    ),
 )
 
 _REPORT_FAULTS = (
