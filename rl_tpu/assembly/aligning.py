@@ -1,10 +1,12 @@
-"""The alignment check at the start of a run and after every resume (O4)."""
+"""The alignment check: at the start, after a resume and what is published (O4)."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from absl import logging
 
 from rl_tpu.alignment import check as check_lib
+from rl_tpu.assembly import gates as gates_lib
 from rl_tpu.config import schema
 from rl_tpu.models import config as model_config
 
@@ -15,23 +17,26 @@ def check(
     *,
     params: Any,
     weights: Any,
-) -> check_lib.Result | None:
+    gates: gates_lib.Gates,
+    write: Callable[[Mapping[str, float | None]], None],
+) -> None:
   """Compares the sampler's served weights with the trainer's parameters.
+
+  Where the check is off, nothing is done.
 
   Args:
     config: the experiment.
     decoder: settings of the model.
     params: the actor's.
     weights: what the sampler serves.
-
-  Returns:
-    What was found; None where the check is off.
+    gates: closed behind SYNCED where the two do not agree.
+    write: takes the figures, and the gate.
 
   Raises:
     ValueError: sampler and trainer do not agree. One line.
   """
   if not config.alignment.enabled:
-    return None
+    return
   result = check_lib.run(
       params,
       weights,
@@ -43,7 +48,10 @@ def check(
   )
   reason = check_lib.explain(result)
   if reason:
-    raise ValueError(reason)
+    gates.close_behind(gates_lib.Gate.SYNCED)
+  write(result.tags() | gates.figures())
+  if reason:
+    raise ValueError(f'the gate ALIGNED is closed: {reason}')
   for control in result.blind:
     logging.warning(
         'the alignment check does not tell a wrong %s from the right one: the'
@@ -51,4 +59,3 @@ def check(
         ' alignment.mean_abs are too wide.',
         control,
     )
-  return result

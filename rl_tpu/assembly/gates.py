@@ -67,6 +67,10 @@ class Gates:
     if self._saved is not None:
       self._note(f'{gate.name}: {what}')
 
+  def close_behind(self, gate: Gate) -> None:
+    """Closes what was opened behind a gate: it does not hold any more."""
+    self.gate = min(self.gate, gate)
+
   def holds_actor(
       self, batch: batching.Batch, scored: update_lib.Scored
   ) -> bool:

@@ -337,14 +337,14 @@ class TrainingRun:
       ValueError: they do not agree. One line.
     """
     with self.world.watch('the alignment check'):
-      aligned = aligning.check(
+      aligning.check(
           self.config,
           self.policy.decoder,
           params=self.state.policy_params,
           weights=self.sampler.weights,
+          gates=self.gates,
+          write=lambda values: self.writer.scalars(self.update_index, values),
       )
-    if aligned is not None:
-      self.writer.scalars(self.update_index, aligned.tags())
 
   # --- row 11: figures, checkpoints, evaluation ----------------------------
 
