@@ -1,10 +1,13 @@
-"""Does a run that is killed anywhere go on as if nothing had happened?
+"""Does a run bear what befalls it, seen from outside?
 
-    python -m tests.chaos --kills=50 --devices=1
-    python -m tests.chaos --kills=50 --devices=8
+    python -m tests.chaos --kills=50 --devices=1    # Or 8.
+    python -m tests.chaos --long=500
 
-Not part of the test run, which has a short form (tests/launch/chaos_test.py).
-Exit code 1 where a killed run ends in another state than one that was not.
+--kills: a run that is killed anywhere goes on as if nothing had happened.
+--long: many updates leave it as large as it was.
+
+Not part of the test run, which has short forms (tests/launch/chaos_test.py).
+Exit code 1 where it does not.
 """
 
 import argparse
@@ -21,6 +24,7 @@ import rich.table
 from tests import conftest  # Sets the compilation cache before jax is imported.
 from tests import tiny
 from tests.chaos import kills as kills_lib
+from tests.chaos import long
 from tests.launch import chatter
 
 del conftest
@@ -38,9 +42,17 @@ def main() -> int:
   add('--devices', type=int, default=1, help='CPU devices (default 1)')
   add('--steps', type=int, default=6, help='updates of a run (default 6)')
   add('--seed', type=int, default=0, help='of the instants (default 0)')
+  add('--long', type=int, metavar='N', help='N updates instead of kills')
   arguments = parser.parse_args()
-  with tempfile.TemporaryDirectory() as folder:
-    return check(arguments, pathlib.Path(folder), rich.console.Console(width=120))
+  console = rich.console.Console(width=120)
+  with tempfile.TemporaryDirectory() as name:
+    folder = pathlib.Path(name)
+    if arguments.long:
+      return long.check(
+          chatter.write_experiment(folder, tiny.model_folder(folder)),
+          folder, steps=arguments.long, console=console,
+      )
+    return check(arguments, folder, console)
 
 
 def check(arguments, folder: pathlib.Path, console: rich.console.Console) -> int:

@@ -15,7 +15,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import psutil
 
@@ -53,8 +53,20 @@ def start(
     steps: int,
     devices: int,
     log: pathlib.Path,
+    changes: Sequence[str] = (),
+    command: Sequence[str] = ('rl_tpu',),
 ) -> subprocess.Popen:
-  """Starts the run, or takes it up."""
+  """Starts the run, or takes it up.
+
+  Args:
+    experiment: its file.
+    workdir: of the run.
+    steps: updates in all.
+    devices: CPU devices.
+    log: what it prints is added to this file.
+    changes: further settings, path=value.
+    command: module that runs the verb, and words before it.
+  """
   environment = os.environ | {
       'JAX_PLATFORMS': 'cpu',
       'XLA_FLAGS': f'--xla_force_host_platform_device_count={devices}',
@@ -62,9 +74,9 @@ def start(
   with open(log, 'a', encoding='utf-8') as file:
     return subprocess.Popen(
         [
-            sys.executable, '-m', 'rl_tpu', 'train',
+            sys.executable, '-m', *command, 'train',
             f'--experiment={experiment}', f'--workdir={workdir}',
-            f'--set=steps={steps}',
+            *(f'--set={change}' for change in (f'steps={steps}', *changes)),
         ],
         cwd=ROOT, env=environment, stdout=file, stderr=file,
     )
