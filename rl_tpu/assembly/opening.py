@@ -3,7 +3,8 @@
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import jax
 
@@ -29,6 +30,7 @@ from rl_tpu.checkpointing import store as store_lib
 from rl_tpu.config import loading
 from rl_tpu.config import schema
 from rl_tpu.config import validation
+from rl_tpu.learner import fingerprint
 from rl_tpu.learner import update as update_lib
 from rl_tpu.metrics import writers
 from rl_tpu.models import value_head
@@ -159,6 +161,7 @@ def _build(config, mirror, policy, learner, sampler, world, compiles):
     reference = state.base or learner.residence.store(
         'reference', jax.tree.map(jax.numpy.copy, state.policy_params)
     )
+  frozen = state.base or reference
   updater = update_lib.Updater(
       learner,
       batching=config.batching,
@@ -190,6 +193,7 @@ def _build(config, mirror, policy, learner, sampler, world, compiles):
       writer=None,
       progress=progress,
       reference_id=config.model.path,
+      reference_hash=frozen and fingerprint.fingerprint(frozen),
       compiles=compiles,
       watch=critic_figures.CriticWatch(config),
       warm_up=warm_up.WarmUp(config.critic),
@@ -203,14 +207,18 @@ def _take_up(run, used, *, without, override) -> None:
   """Restores what is there, and lets the sampler serve it (O8)."""
   changed = used or {}
 
-  def check(before: schema.ExperimentConfig) -> None:
+  def check(host: Mapping[str, Any]) -> None:
+    workdir, how = run.mirror.workdir, {'override': override}
     # The work directory may have lost its settings.
-    if used is None:
-      changed.update(
-          taking_up.compare(
-              run.mirror.workdir, before, run.config, override=override
-          )
-      )
+    if used is None and 'config' in host:
+      before = loading.from_dict(host['config'])
+      changed.update(taking_up.compare(workdir, before, run.config, **how))
+    before = host.get('reference_hash')
+    changed.update(
+        taking_up.compare_reference(
+            workdir, run.reference_id, before, run.reference_hash, **how
+        )
+    )
 
   found = resuming.restore(run, without=without, check=check)
   workdir = run.workdir

@@ -9,7 +9,6 @@ from rl_tpu.advantages import normalise
 from rl_tpu.assembly import incidents
 from rl_tpu.checkpointing import contents
 from rl_tpu.config import loading
-from rl_tpu.config import schema
 from rl_tpu.records import jsonl
 from rl_tpu.rollout import ledger as ledger_lib
 
@@ -26,6 +25,7 @@ def host_part(run: Any) -> dict[str, Any]:
       'config_hash': contents.digest(settings),
       'seed': run.config.seed,
       'reference_id': run.reference_id,
+      'reference_hash': run.reference_hash,
       'ledger': run.ledger.state(),
       'unscored': run.anchors.unscored,
       'reward_statistics': normalise.state(run.running),
@@ -49,15 +49,15 @@ def restore(
     run: Any,
     *,
     without: Collection[str] = (),
-    check: Callable[[schema.ExperimentConfig], None] = lambda before: None,
+    check: Callable[[dict[str, Any]], None] = lambda host: None,
 ) -> dict[str, Any] | None:
   """Takes up the latest whole checkpoint, if there is one.
 
   Args:
     run: a fresh training run.
     without: parts that may be missing; they stay as they are in a fresh run.
-    check: called with the settings that the checkpoint was saved under, before
-      anything is changed.
+    check: called with the checkpoint's JSON values before anything is changed;
+      raises where they do not go with this run.
 
   Returns:
     The checkpoint's JSON values by part; None without a checkpoint.
@@ -72,8 +72,7 @@ def restore(
   if found is None:
     return None
   step, arrays, host, problems = found
-  if 'config' in host:
-    check(loading.from_dict(host['config']))
+  check(host)
   for problem in problems:
     logging.warning('%s; it was deleted, and the one before is taken', problem)
   fresh = host_part(run)

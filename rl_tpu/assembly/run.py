@@ -70,6 +70,7 @@ class TrainingRun:
   writer: writers.Writers
   progress: Any
   reference_id: str
+  reference_hash: str | None
   compiles: compile_count.CompileCounter
   watch: critic_figures.CriticWatch
   warm_up: warm_up_lib.WarmUp

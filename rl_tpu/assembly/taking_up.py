@@ -53,6 +53,41 @@ def check(
   return compare(workdir, loading.load(path), config, override=override)
 
 
+def compare_reference(
+    workdir: str,
+    path: str,
+    before: str | None,
+    now: str | None,
+    *,
+    override: bool = False,
+) -> dict[str, tuple[Any, Any]]:
+  """Compares what the model folder holds with what the run began with.
+
+  Args:
+    workdir: as the user names it.
+    path: the model folder.
+    before: hash of its weights in the checkpoint, where they are the reference
+      or lie below adapters.
+    now: the same of this start.
+    override: they may be other ones.
+
+  Returns:
+    (before, now) by name, as `check` has it for settings.
+
+  Raises:
+    ValueError: they are other ones.
+  """
+  if None in (before, now) or before == now:
+    return {}
+  if not override:
+    raise ValueError(
+        f'--workdir={workdir}: model.path = {path} does not hold the weights any'
+        f' more that this run began with (hash {before}, now {now}); put them'
+        ' back, or go on with the new ones by --override_config=yes.'
+    )
+  return {'weights of model.path': (before, now)}
+
+
 def compare(
     workdir: str,
     before: schema.ExperimentConfig,

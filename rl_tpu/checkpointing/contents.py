@@ -20,6 +20,7 @@ HOST = (
     'sampling',
     'seed',
     'reference_id',
+    'reference_hash',
     'ledger',
     'unscored',
     'reward_statistics',

@@ -140,6 +140,23 @@ class OpeningTest(absltest.TestCase):
     self.assertEqual(after[:2], before)
     self.assertLen(after, 3)  # And the alignment after the resume.
 
+  def test_O7_a_model_folder_with_other_weights_is_noticed(self):
+    workdir = self.workdir('reference')
+    folder = self.folder / 'changing'
+    config = overrides.apply(
+        tiny.experiment(tiny.model_folder(folder)),
+        ['kl.in=loss', 'kl.coef=0.1', 'alignment.enabled=false'],
+    )
+    with opening.open_run(config, workdir) as run:
+      run.update_index = 1
+      run.save()
+    tiny.model_folder(folder, seed=1)
+    with self.assertRaisesRegex(
+        ValueError, 'model.path = .*changing/model does not hold the weights'
+    ):
+      with opening.open_run(config, workdir):
+        self.fail('the run was opened')
+
   def test_O7_a_part_in_other_shapes_begins_anew_where_that_is_allowed(self):
     workdir = self.workdir('partial')
     with opening.open_run(self.config, workdir) as run:

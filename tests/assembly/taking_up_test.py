@@ -65,6 +65,19 @@ class TakingUpTest(parameterized.TestCase):
     changed = self.check('gae.gamma=0.5', 'steps=9', override=True)
     self.assertEqual(changed, {'gae.gamma': (1.0, 0.5)})
 
+  def test_O7_other_weights_of_the_reference_are_refused_or_known(self):
+    compare = taking_up.compare_reference
+    for same in (('a', 'a'), (None, 'b'), ('a', None)):
+      self.assertEqual(compare('runs/a', 'model', *same), {})
+    with self.assertRaisesRegex(
+        ValueError, '^--workdir=runs/a: model.path = model .*--override_config'
+    ):
+      compare('runs/a', 'model', 'a', 'b')
+    self.assertEqual(
+        compare('runs/a', 'model', 'a', 'b', override=True),
+        {'weights of model.path': ('a', 'b')},
+    )
+
   def test_another_experiment_is_refused_even_so(self):
     self.start()
     with self.assertRaisesRegex(ValueError, "experiment 'arithmetic_tools_ppo'"):
