@@ -1,8 +1,10 @@
 """An environment that fails in every way, as its task decides."""
 
+import functools
 import os
 import time
 import zlib
+from collections.abc import Callable
 
 from rl_tpu.environments import arithmetic_tools
 from rl_tpu.environments import protocol
@@ -16,6 +18,35 @@ WAYS = (
 def way(task_id: str) -> str:
   """How rollouts of a task fail; empty if they do not."""
   return WAYS[zlib.crc32(task_id.encode()) % len(WAYS)]
+
+
+def befall(
+    way: str, step: Callable[[], protocol.Step], *, reward: str
+) -> protocol.Step | bytearray | None:
+  """Fails in a way instead of a step, or in what the step gives.
+
+  Args:
+    way: one of WAYS; empty is the step itself.
+    step: takes it.
+    reward: name of a reward that a step may have.
+  """
+  if way == 'raise':
+    raise KeyError('lost')
+  if way == 'unplugged':
+    raise ConnectionResetError('the socket is gone')
+  if way == 'memory':
+    return bytearray(1 << 40)
+  if way == 'exit':
+    os._exit(3)
+  if way == 'hang':
+    time.sleep(10_000)
+  if way == 'none':
+    return None
+  made = step()
+  if way == 'nan':
+    rewards = {**made.rewards, reward: float('nan')}
+    return protocol.Step(made.observation, rewards, made.end)
+  return made
 
 
 class FaultyArithmetic(arithmetic_tools.ArithmeticTools):
@@ -32,22 +63,5 @@ class FaultyArithmetic(arithmetic_tools.ArithmeticTools):
     return super().reset(task, seed)
 
   def step(self, action):
-    if self._way == 'raise':
-      raise KeyError('lost')
-    if self._way == 'unplugged':
-      raise ConnectionResetError('the socket is gone')
-    if self._way == 'memory':
-      return bytearray(1 << 40)
-    if self._way == 'exit':
-      os._exit(3)
-    if self._way == 'hang':
-      time.sleep(10_000)
-    if self._way == 'none':
-      return None
-    step = super().step(action)
-    if self._way == 'nan':
-      return protocol.Step(
-          step.observation, {**step.rewards, 'tool_valid': float('nan')},
-          step.end,
-      )
-    return step
+    step = functools.partial(super().step, action)
+    return befall(self._way, step, reward='tool_valid')

@@ -1,9 +1,11 @@
 """Does a run bear what befalls it, seen from outside?
 
     python -m tests.chaos --kills=50 --devices=1    # Or 8.
+    python -m tests.chaos --faults=30
     python -m tests.chaos --long=500
 
 --kills: a run that is killed anywhere goes on as if nothing had happened.
+--faults: what fails costs its own rollout, and nothing else.
 --long: many updates leave it as large as it was.
 
 Not part of the test run, which has short forms (tests/launch/chaos_test.py).
@@ -23,6 +25,7 @@ import rich.table
 
 from tests import conftest  # Sets the compilation cache before jax is imported.
 from tests import tiny
+from tests.chaos import faults
 from tests.chaos import kills as kills_lib
 from tests.chaos import long
 from tests.launch import chatter
@@ -42,16 +45,19 @@ def main() -> int:
   add('--devices', type=int, default=1, help='CPU devices (default 1)')
   add('--steps', type=int, default=6, help='updates of a run (default 6)')
   add('--seed', type=int, default=0, help='of the instants (default 0)')
+  add('--faults', type=int, metavar='N', help='N updates instead of kills')
   add('--long', type=int, metavar='N', help='N updates instead of kills')
   arguments = parser.parse_args()
   console = rich.console.Console(width=120)
   with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)
-    if arguments.long:
-      return long.check(
-          chatter.write_experiment(folder, tiny.model_folder(folder)),
-          folder, steps=arguments.long, console=console,
-      )
+    for room in (faults, long):
+      steps = getattr(arguments, room.__name__.rpartition('.')[2])
+      if steps:
+        experiment = chatter.write_experiment(
+            folder, tiny.model_folder(folder)
+        )
+        return room.check(experiment, folder, steps=steps, console=console)
     return check(arguments, folder, console)
 
 

@@ -57,7 +57,7 @@ def _draw(text):
 
 
 class Chatter:
-  """Says a number of words back, `TURNS` times."""
+  """Says a number of words back, `turns` times."""
 
   spec = protocol.EnvironmentSpec(
       name='chatter',
@@ -66,7 +66,9 @@ class Chatter:
       reward_names=frozenset({'word'}),
   )
 
-  def __init__(self):
+  def __init__(self, turns: int = TURNS):
+    """Args: replies that a rollout takes."""
+    self._turns = turns
     self._said = []
 
   def reset(self, task, seed):
@@ -86,7 +88,7 @@ class Chatter:
     time.sleep(random.uniform(0.0, 0.004))
     self._said.append(action.text)
     rewards = {'word': _draw(action.text)}
-    if len(self._said) > TURNS:
+    if len(self._said) > self._turns:
       end = protocol.End(term.Termination.POLICY_STOP)
       return protocol.Step(rewards=rewards, end=end)
     return protocol.Step(self._observe(), rewards=rewards)
