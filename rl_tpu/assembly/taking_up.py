@@ -81,8 +81,8 @@ def compare_reference(
     return {}
   if not override:
     raise ValueError(
-        f'--workdir={workdir}: model.path = {path} does not hold the weights any'
-        f' more that this run began with (hash {before}, now {now}); put them'
+        f'--workdir={workdir}: model.path = {path} does not hold the weights'
+        f' any more that this run began with (hash {before}, now {now}); put them'
         ' back, or go on with the new ones by --override_config=yes.'
     )
   return {'weights of model.path': (before, now)}

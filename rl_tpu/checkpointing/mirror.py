@@ -66,7 +66,8 @@ class Mirror:
       # Whatever its package has for a refusal, a timeout, a lost network.
       text = ' '.join(str(error).split())[:300]
       raise stops.WriteFailed(
-          f'{self.workdir} could not be written: {type(error).__name__}: {text}.'
+          f'{self.workdir} could not be written: {type(error).__name__}:'
+          f' {text}.'
       ) from error
 
   def _push(self) -> None:

@@ -270,9 +270,8 @@ class CheckpointStore:
     # What is not on disk comes back as it was asked for.
     for path, leaf in jax.tree_util.tree_leaves_with_path(found):
       if not isinstance(leaf, jax.Array):
-        raise ValueError(
-            f'it has no {jax.tree_util.keystr(path, simple=True, separator="/")}'
-        )
+        name = jax.tree_util.keystr(path, simple=True, separator='/')
+        raise ValueError(f'it has no {name}')
     return found
 
   def restore_latest(

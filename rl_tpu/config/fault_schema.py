@@ -14,9 +14,10 @@ class FaultsConfig:
       again and the update's rollouts begun anew; one more fault stops the run.
     max_skipped: updates in a row with a step that is skipped because loss or
       gradient is not finite, after which the run stops (guess).
-    device_wall_s: seconds for which the devices may keep a round of the sampler,
-      a publication, the scoring of a batch or an update, compilation included;
-      then the process ends and its launcher starts it again. None is off.
+    device_wall_s: seconds for which the devices may keep a round of the
+      sampler, a publication, the scoring of a batch or an update, compilation
+      included; then the process ends and its launcher starts it again. None is
+      off.
   """
 
   max_share: float = 0.25

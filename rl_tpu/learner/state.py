@@ -42,7 +42,10 @@ class TrainState(NamedTuple):
 
     Without the base, which the model folder holds.
     """
-    found = {'actor': self.actor.params, 'actor_optimizer': self.actor.optimizer}
+    found = {
+        'actor': self.actor.params,
+        'actor_optimizer': self.actor.optimizer,
+    }
     if self.critic is not None:
       found['critic'] = self.critic.params
       found['critic_optimizer'] = self.critic.optimizer

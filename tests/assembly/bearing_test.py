@@ -231,7 +231,9 @@ class BearingTest(absltest.TestCase):
         with bearing.full_disk([self.run]):
           raise error
       message = str(caught.exception)
-      self.assertRegex(message, '^(/runs/a/m.jsonl: No space|checkpoint 7 could)')
+      self.assertRegex(
+          message, '^(/runs/a/m.jsonl: No space|checkpoint 7 could)'
+      )
       self.assertEndsWith(message, ' the checkpoint /runs/a/checkpoints/5.')
 
   def test_a_failed_write_before_there_is_a_run(self):

@@ -125,7 +125,8 @@ class StoreTest(parameterized.TestCase):
     made.wait()
     wanted = {'actor': state(0), name: like}
     with self.assertRaisesRegex(
-        ValueError, f'checkpoint 4 .* lacks {named}, .* --allow_partial={named},'
+        ValueError,
+        f'checkpoint 4 .* lacks {named}, .* --allow_partial={named},',
     ) as caught:
       made.restore(4, wanted)
     self.assertNotIsInstance(caught.exception, store.DamagedError)
