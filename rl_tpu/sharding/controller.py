@@ -21,8 +21,8 @@ def start() -> None:
   Call it before any device is used; further calls change nothing.
 
   Raises:
-    ValueError: variables that cannot work, Pathways without its package, or
-      processes that were not told to join.
+    ValueError: variables that cannot work, devices that are not there,
+      Pathways without its package, or processes that were not told to join.
   """
   if _PROXY in os.environ.get('JAX_PLATFORMS', '').split(','):
     try:
@@ -43,11 +43,23 @@ def start() -> None:
     jax.distributed.initialize(
         **_place(), heartbeat_timeout_seconds=_HEARTBEAT_S
     )
-  if jax.process_count() > 1 and not jax.distributed.is_initialized():
+  count = _count_processes()
+  if count > 1 and not jax.distributed.is_initialized():
     raise ValueError(
-        f'{jax.process_count()} processes share these devices: set'
+        f'{count} processes share these devices: set'
         f' {PROCESSES}={AUTO} for each of them (docs/pods.md).'
     )
+
+
+def _count_processes() -> int:
+  """Of the program; it is the first to ask for devices."""
+  try:
+    return jax.process_count()
+  except RuntimeError as error:
+    if is_one_of_several():
+      raise  # It may be of another process that was lost.
+    asked = os.environ.get('JAX_PLATFORMS', '')
+    raise ValueError(f'JAX_PLATFORMS={asked}: {error}') from error
 
 
 def is_one_of_several() -> bool:

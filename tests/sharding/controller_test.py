@@ -33,6 +33,23 @@ class ControllerTest(parameterized.TestCase):
     ):
       controller.start()
 
+  def test_a_platform_that_the_machine_lacks_is_a_mistake(self):
+    lacks = RuntimeError("Unable to initialize backend 'tpu'")
+    with (
+        mock.patch.object(jax, 'process_count', side_effect=lacks),
+        mock.patch.dict(os.environ, JAX_PLATFORMS='tpu'),
+    ):
+      with self.assertRaisesRegex(ValueError, 'JAX_PLATFORMS=tpu: Unable'):
+        controller.start()
+    # Of several processes another one may be the reason.
+    with (
+        mock.patch.object(jax, 'process_count', side_effect=lacks),
+        mock.patch.object(jax.distributed, 'is_initialized', lambda: True),
+        mock.patch.dict(os.environ, RL_TPU_PROCESSES='auto'),
+        self.assertRaises(RuntimeError),
+    ):
+      controller.start()
+
   def test_processes_that_do_not_join_are_told_to(self):
     with (
         mock.patch.object(jax, 'process_count', lambda: 4),
