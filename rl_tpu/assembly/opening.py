@@ -112,13 +112,16 @@ def open_run(
 
 @contextlib.contextmanager
 def _leaves_nothing(folder: str) -> Iterator[None]:
-  """Removes a folder that a start has made which then fails."""
-  is_new = not os.path.exists(folder)
+  """Leaves a folder as it was where a first start in it fails."""
+  was_there = os.path.isdir(folder)
+  is_first = not was_there or not os.listdir(folder)
   try:
     yield
   except Exception:
-    if is_new:
+    if is_first:
       shutil.rmtree(folder, ignore_errors=True)
+    if is_first and was_there:
+      os.makedirs(folder, exist_ok=True)
     raise
 
 

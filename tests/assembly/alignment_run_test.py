@@ -217,11 +217,14 @@ class AlignmentRunTest(parameterized.TestCase):
     self.assertEqual((line['step'], line['run/gate']), (1, 2.0))
 
   def test_O4_a_fault_at_the_start_leaves_nothing(self):
-    with _swapped():
-      code, err = self.train('start')
-    self.assertEqual(code, 2, err)
-    self.refusal(err)
-    self.assertFalse((self.folder / 'start').exists())
+    (self.folder / 'empty').mkdir()
+    for name in ('empty', 'absent'):
+      with _swapped():
+        code, err = self.train(name)
+      self.assertEqual(code, 2, err)
+      self.refusal(err)
+    self.assertEmpty(list((self.folder / 'empty').iterdir()))
+    self.assertFalse((self.folder / 'absent').exists())
 
 
 if __name__ == '__main__':
