@@ -3,10 +3,13 @@
     python -m tests.chaos --kills=50 --devices=1    # Or 8.
     python -m tests.chaos --faults=30
     python -m tests.chaos --long=500
+    python -m tests.chaos --costs=12
+    python -m tests.chaos --costs=8 --devices=8 --experiment=FILE
 
 --kills: a run that is killed anywhere goes on as if nothing had happened.
 --faults: what fails costs its own rollout, and nothing else.
 --long: many updates leave it as large as it was.
+--costs: what a save costs an update, and a resume a run. Nothing can fail.
 
 Not part of the test run, which has short forms (tests/launch/chaos_test.py).
 Exit code 1 where it does not.
@@ -25,6 +28,7 @@ import rich.table
 
 from tests import conftest  # Sets the compilation cache before jax is imported.
 from tests import tiny
+from tests.chaos import costs
 from tests.chaos import faults
 from tests.chaos import kills as kills_lib
 from tests.chaos import long
@@ -47,6 +51,8 @@ def main() -> int:
   add('--seed', type=int, default=0, help='of the instants (default 0)')
   add('--faults', type=int, metavar='N', help='N updates instead of kills')
   add('--long', type=int, metavar='N', help='N updates instead of kills')
+  add('--costs', type=int, metavar='N', help='N updates instead of kills')
+  add('--experiment', type=pathlib.Path, help='for --costs; else a tiny one')
   arguments = parser.parse_args()
   console = rich.console.Console(width=120)
   with tempfile.TemporaryDirectory() as name:
@@ -58,6 +64,14 @@ def main() -> int:
             folder, tiny.model_folder(folder)
         )
         return room.check(experiment, folder, steps=steps, console=console)
+    if arguments.costs:
+      experiment = arguments.experiment or chatter.write_experiment(
+          folder, tiny.model_folder(folder)
+      )
+      return costs.check(
+          experiment, folder, steps=arguments.costs,
+          devices=arguments.devices, console=console,
+      )
     return check(arguments, folder, console)
 
 
