@@ -196,35 +196,29 @@ class AlignmentRunTest(parameterized.TestCase):
     last = self.lines(fault)[-1]
     self.assertEqual((last['step'], last['run/gate']), (2, 2.0))
     self.assertEqual(tags.unknown(set(last) - {'step', 'time'}), [])
-    if fault == 'stale':
-      # The very same command goes on once the sampler is mended.
-      code, err = self.train(fault)
-      self.assertEqual(code, 0, err)
-      self.assertEqual(jsonl.steps(self.folder / fault), [1, 2, 3])
 
-  @parameterized.parameters('swapped_layers', 'wrong_temperature',
-                            'wrong_support')
-  def test_O4_O8_a_fault_at_a_resume_lets_no_update_happen(self, fault):
-    name = f'{fault}_resumed'
-    shutil.copytree(self.folder / 'whole', self.folder / name)
-    before = len(self.lines(name))
-    with FAULTS[fault]():
-      code, err = self.train(name)
+  def test_O4_O8_a_fault_at_a_resume_lets_no_update_happen(self):
+    shutil.copytree(self.folder / 'whole', self.folder / 'resumed')
+    before = len(self.lines('resumed'))
+    with _wrong_support():
+      code, err = self.train('resumed')
     self.assertEqual(code, 2, err)
     self.refusal(err)
-    self.assertEqual(jsonl.steps(self.folder / name), [1])
-    (line,) = self.lines(name)[before:]
+    self.assertEqual(jsonl.steps(self.folder / 'resumed'), [1])
+    (line,) = self.lines('resumed')[before:]
     self.assertEqual((line['step'], line['run/gate']), (1, 2.0))
+    # The very same command goes on once the sampler is mended.
+    code, err = self.train('resumed', '--set=steps=2')
+    self.assertEqual(code, 0, err)
+    self.assertEqual(jsonl.steps(self.folder / 'resumed'), [1, 2])
 
   def test_O4_a_fault_at_the_start_leaves_nothing(self):
     (self.folder / 'empty').mkdir()
-    for name in ('empty', 'absent'):
-      with _swapped():
-        code, err = self.train(name)
-      self.assertEqual(code, 2, err)
-      self.refusal(err)
+    with _swapped():
+      code, err = self.train('empty')
+    self.assertEqual(code, 2, err)
+    self.refusal(err)
     self.assertEmpty(list((self.folder / 'empty').iterdir()))
-    self.assertFalse((self.folder / 'absent').exists())
 
 
 if __name__ == '__main__':
