@@ -1,4 +1,4 @@
-"""The alignment check: at the start, after a resume and what is published (O4)."""
+"""The alignment check at a start, a resume and a publication (O4)."""
 
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Does a run whose environments fail all the time lose what failed, and no more?
+"""Does a run whose environments fail lose what failed, and nothing else?
 
 The environment itself writes down each fault before it happens
 (`tests.chaos.unreliable`). What became of it is read from the run's files: the
