@@ -82,10 +82,18 @@ def _leaf_sums(leaf: jax.Array) -> jax.Array:
   for axis, size in enumerate(bits.shape):
     step = jax.lax.broadcasted_iota(jnp.uint32, bits.shape, axis)
     place = place * jnp.uint32(size) + step
-  return jnp.stack([
-      jnp.sum(_scramble(bits ^ _scramble(place + jnp.uint32(word))))
-      for word in _WORDS
-  ]).astype(jnp.uint32)
+  scrambled = tuple(
+      _scramble(bits ^ _scramble(place + jnp.uint32(word))) for word in _WORDS
+  )
+  # One reduction of both: before two, XLA's CPU backend writes each operand out,
+  # which is twice the memory of everything that is saved.
+  sums = jax.lax.reduce(
+      scrambled,
+      (jnp.uint32(0),) * len(_WORDS),
+      lambda a, b: tuple(x + y for x, y in zip(a, b)),
+      tuple(range(bits.ndim)),
+  )
+  return jnp.stack(sums)
 
 
 def _bits(leaf: jax.Array) -> jax.Array:

@@ -55,6 +55,15 @@ class FingerprintTest(parameterized.TestCase):
     split = jax.device_put(tree()['a'], sharding)
     self.assertEqual(self.changed(split), self.digest)
 
+  @parameterized.parameters('float32', 'bfloat16')
+  def test_O7_a_save_needs_no_copy_of_the_parameters(self, dtype):
+    leaves = {
+        name: jax.ShapeDtypeStruct((64, 128, 128), dtype) for name in 'abcd'
+    }
+    program = fingerprint._sums.lower(leaves).compile()  # pylint: disable=protected-access
+    temporary = program.memory_analysis().temp_size_in_bytes
+    self.assertLess(temporary, 64 * 128 * 128 // 16)
+
 
 if __name__ == '__main__':
   absltest.main()
