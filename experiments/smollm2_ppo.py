@@ -4,7 +4,7 @@ Question: does a model that was not made here load, sample, score and train?
 
 Expected: three updates run through; they are too few to learn anything.
 
-Hardware: a mesh of eight CPU devices, two cores, 12 GiB of memory.
+Hardware: a mesh of eight CPU devices, two cores, 16 GiB of memory.
 
 Command: the model is in a package on PyPI, as a GGUF file:
 
