@@ -26,10 +26,11 @@ DONE, INTERNAL, MISTAKE, INTERRUPTED = 0, 1, 2, 130
 # Also what JAX itself ends a process with that has lost another.
 LOST = 128 + signal.SIGABRT
 
-# What a user's mistake raises while a run is being prepared.
-# One of several processes leaves so late: the others find the same mistake,
-# and are to say so before they are aborted for the loss of this one.
+# Process 0 of several leaves so late: the others find the same mistake, and are
+# to say so before they are aborted because the service that joins them, which
+# is in process 0, is gone. That another one has left is noticed much later.
 _LAST_WORDS_S = 5.0
+# What a user's mistake raises while a run is being prepared.
 _MISTAKES = (
     ValueError,
     FileNotFoundError,
@@ -51,7 +52,7 @@ def run() -> None:
   if code in (INTERNAL, MISTAKE, LOST):
     # Not through JAX's own exit, which waits for the other processes: they
     # wait for this one.
-    if code == MISTAKE:
+    if code == MISTAKE and os.environ.get('RL_TPU_PROCESS', '0') == '0':
       time.sleep(_LAST_WORDS_S)
     sys.stdout.flush()
     sys.stderr.flush()

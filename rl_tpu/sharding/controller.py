@@ -49,6 +49,9 @@ def start() -> None:
         f'{count} processes share these devices: set'
         f' {PROCESSES}={AUTO} for each of them (docs/pods.md).'
     )
+  if count > 1:
+    # Where JAX found it; whoever ends this process has to know.
+    os.environ.setdefault(PROCESS, str(jax.process_index()))
 
 
 def _count_processes() -> int:
