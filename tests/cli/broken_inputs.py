@@ -35,7 +35,7 @@ _ROWS = (
     ' "eval_file": "HERE/rows.jsonl"}',
     'reward.weights={}',
 )
-TRAIN = ('train', '--experiment=HERE/experiment.py', '--workdir=HERE/work')
+TRAIN = ('train', '--experiment=HERE/experiment.py', '--workdir=HERE/run')
 _PLAN = ('plan', '--experiment=HERE/experiment.py')
 _CHECK = ('check-data', '--input=HERE/rows.jsonl')
 SCORE = ('score', '--model=HERE/model', '--input=HERE/ids.jsonl')
@@ -43,7 +43,7 @@ _LLAMA2C = (
     'import-llama2c', '--checkpoint=HERE/model.bin',
     '--tokenizer=HERE/tokenizer.bin', '--out=HERE/out',
 )
-_WARM_START = ('sft', f'--experiment={_SFT}', '--workdir=HERE/work')
+_WARM_START = ('sft', f'--experiment={_SFT}', '--workdir=HERE/run')
 GOOD_ROW = b'{"prompt": "1 + 1", "answer": "2"}\n'
 
 # What becomes of a file: its new bytes, None to take it away, or a function
@@ -119,7 +119,7 @@ def _no_numbers(data: bytes) -> bytes:
 CASES = {
     # Words of the command line.
     'experiment_as_a_module': Case(
-        ('train', '--experiment=experiments.my_job', '--workdir=HERE/work'),
+        ('train', '--experiment=experiments.my_job', '--workdir=HERE/run'),
         ('--experiment=experiments.my_job', 'no such file'),
     ),
     'experiment_in_another_format': Case(
@@ -132,63 +132,63 @@ CASES = {
         ('--gae.gamma=0.9', 'write --set gae.gamma=0.9'),
     ),
     'workdir_is_a_file': Case(
-        TRAIN, ('--workdir=HERE/work', 'is a file', 'name a directory'),
-        {'work': b'mine'},
+        TRAIN, ('--workdir=HERE/run', 'is a file', 'name a directory'),
+        {'run': b'mine'},
     ),
     'workdir_below_a_file': Case(
         ('train', '--experiment=HERE/experiment.py',
-         '--workdir=HERE/experiment.py/work'),
-        ('--workdir=HERE/experiment.py/work', 'experiment.py is a file'),
+         '--workdir=HERE/experiment.py/run'),
+        ('--workdir=HERE/experiment.py/run', 'experiment.py is a file'),
     ),
     'workdir_in_another_cloud': Case(
         ('train', '--experiment=HERE/experiment.py', '--workdir=s3://b/run'),
         ('--workdir=s3://b/run', 'gs://'),
     ),
     'workdir_of_another_program': Case(
-        TRAIN, ('HERE/work/config.json', '[1]', 'mapping'),
-        {'work/config.json': b'[1]'},
+        TRAIN, ('HERE/run/config.json', '[1]', 'mapping'),
+        {'run/config.json': b'[1]'},
     ),
     'workdir_with_half_a_file': Case(
-        TRAIN, ('HERE/work/config.json', 'not JSON', 'another run'),
-        {'work/config.json': b'{"name": "arith'},
+        TRAIN, ('HERE/run/config.json', 'not JSON', 'another run'),
+        {'run/config.json': b'{"name": "arith'},
     ),
     'workdir_of_another_version': Case(
-        TRAIN, ('HERE/work/config.json', 'gea', 'did you mean gae?'),
-        {'work/config.json': b'{"name": "a", "gea": {}}'},
+        TRAIN, ('HERE/run/config.json', 'gea', 'did you mean gae?'),
+        {'run/config.json': b'{"name": "a", "gea": {}}'},
     ),
     'evaluate_another_program': Case(
-        ('evaluate', '--workdir=HERE/work'),
-        ('HERE/work/config.json', 'gae: 3', 'mapping'),
-        {'work/config.json': b'{"name": "a", "gae": 3}'},
+        ('evaluate', '--workdir=HERE/run'),
+        ('HERE/run/config.json', 'gae: 3', 'mapping'),
+        {'run/config.json': b'{"name": "a", "gae": 3}'},
     ),
     'evaluate_a_number': Case(
-        ('evaluate', '--workdir=HERE/work', '--checkpoint=3'),
+        ('evaluate', '--workdir=HERE/run', '--checkpoint=3'),
         ('--checkpoint=3', 'best', 'latest'),
     ),
     'inspect_without_rollouts': Case(
-        ('inspect', '--workdir=HERE/work'),
+        ('inspect', '--workdir=HERE/run'),
         ('000001.jsonl', 'no rollouts', '--step'),
-        {'work/rollouts/000001.jsonl': b''},
+        {'run/rollouts/000001.jsonl': b''},
     ),
     'inspect_half_a_line': Case(
-        ('inspect', '--workdir=HERE/work'), ('000001.jsonl:1', 'not JSON'),
-        {'work/rollouts/000001.jsonl': b'{"schema_version": 2, "roll'},
+        ('inspect', '--workdir=HERE/run'), ('000001.jsonl:1', 'not JSON'),
+        {'run/rollouts/000001.jsonl': b'{"schema_version": 2, "roll'},
     ),
     'inspect_what_is_no_dump': Case(
         ('inspect', '--dump=HERE/a.npz'), ('HERE/a.npz', 'no dump'),
         {'a.npz': b'hello', 'a.json': b'{}'},
     ),
     'export_to_a_file': Case(
-        ('export', '--workdir=HERE/work', '--out=HERE/out'),
+        ('export', '--workdir=HERE/run', '--out=HERE/out'),
         ('--out=HERE/out', 'a file', 'name a new folder'),
         {
             'out': b'mine',
-            'work/config.json': b'{"name": "a", "model": {"path":'
+            'run/config.json': b'{"name": "a", "model": {"path":'
             b' "HERE/model"}}',
         },
     ),
     'export_another_dtype': Case(
-        ('export', '--workdir=HERE/work', '--out=HERE/out', '--dtype=fp16'),
+        ('export', '--workdir=HERE/run', '--out=HERE/out', '--dtype=fp16'),
         ('--dtype=fp16', 'float32', 'bfloat16'),
     ),
     'plan_a_count_of_chips': Case(

@@ -89,7 +89,7 @@ class BrokenInputsTest(parameterized.TestCase):
             [word.replace('HERE', str(self.folder)) for word in words]
         ), 1)
       self.assertIn('the work has begun', err.getvalue())
-      shutil.rmtree(self.folder / 'work', ignore_errors=True)
+      shutil.rmtree(self.folder / 'run', ignore_errors=True)
 
 
 if __name__ == '__main__':
