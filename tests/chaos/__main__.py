@@ -98,8 +98,8 @@ def check(arguments, folder: pathlib.Path, console: rich.console.Console) -> int
       if first is None and kills_lib.whole_steps(workdir):
         first = time.monotonic() - begun
       time.sleep(0.05)
-    if process.returncode:
-      console.print((folder / f'{workdir.name}.log').read_text()[-3000:])
+    log = folder / f'{workdir.name}.log'
+    if kills_lib.has_failed(process, log, console):
       return 1
     seconds = time.monotonic() - begun
   update_s = (seconds - first) / arguments.steps

@@ -98,8 +98,7 @@ def check(
         log=folder / 'run.log',
         changes=(*_SETTINGS, f'checkpoint.every={every}'),
     )
-    if process.wait():
-      console.print((folder / 'run.log').read_text()[-3000:])
+    if kills.has_failed(process, folder / 'run.log', console):
       return 1
     lines[every], used[every] = _figures(workdir), _processor_s() - before
   without, with_ = _update_s(lines[0]), _update_s(lines[1])

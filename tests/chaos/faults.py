@@ -133,8 +133,7 @@ def check(
       experiment, workdir, steps=steps, devices=1, log=folder / 'run.log',
       changes=changes(log),
   )
-  if process.wait():
-    console.print((folder / 'run.log').read_text()[-3000:])
+  if kills.has_failed(process, folder / 'run.log', console):
     return 1
   rollouts = {
       step: list(jsonl.read(jsonl.rollouts_path(workdir, step)))

@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 
 import psutil
+import rich.console
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 # Of the host part: what has to be bit for bit that of the run that nobody
@@ -80,6 +81,18 @@ def start(
         ],
         cwd=ROOT, env=environment, stdout=file, stderr=file,
     )
+
+
+def has_failed(
+    process: subprocess.Popen,
+    log: pathlib.Path,
+    console: rich.console.Console,
+) -> bool:
+  """Waits for a run's end; shows what it said last where it has failed."""
+  if not process.wait():
+    return False
+  console.print(log.read_text()[-3000:])
+  return True
 
 
 def whole_steps(workdir: pathlib.Path) -> list[int]:

@@ -130,8 +130,7 @@ def check(
       command=('tests.chaos.leaving', str(left)), changes=_SETTINGS,
   )
   found = list(readings(process, workdir))
-  if process.wait():
-    console.print((folder / 'long.log').read_text()[-3000:])
+  if kills.has_failed(process, folder / 'long.log', console):
     return 1
   names = [field.name for field in dataclasses.fields(Reading)]
   table = rich.table.Table(*names)
