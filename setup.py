@@ -28,6 +28,8 @@ setuptools.setup(
         'tokenizers>=0.23',
     ],
     extras_require={
+        # tests.chaos sees by it where a run stands that it is about to kill.
+        'chaos': ['py-spy>=0.4.1'],
         # Tasks from Parquet files; JSONL needs nothing.
         'data': ['pyarrow>=26.0'],
         # Models from GGUF files.

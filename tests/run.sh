@@ -27,6 +27,9 @@ fi
 if [[ "$group" == tpu || "$group" == launch || "$group" == all ]]; then
   extras+=(tpu)
 fi
+if [[ "$group" == launch || "$group" == all ]]; then
+  extras+=(chaos)
+fi
 bash launch/setup.sh "${extras[@]}"
 
 pytest=(.venv/bin/python -m pytest -q)

@@ -1,6 +1,8 @@
 """Does a run bear what befalls it, seen from outside?
 
     python -m tests.chaos --kills=50 --devices=1    # Or 8.
+    python -m tests.chaos --kills=50 --devices=1 --processes=2
+    python -m tests.chaos --kills=50 --devices=8 --experiment=FILE
     python -m tests.chaos --faults=30
     python -m tests.chaos --long=500
     python -m tests.chaos --costs=12
@@ -36,6 +38,12 @@ from tests.launch import chatter
 
 del conftest
 
+# Of a run that is killed: something of everything in six updates.
+_KILLED = (
+    'checkpoint.every=1', 'checkpoint.keep=3', 'evaluation.every=3',
+    'evaluation.tasks=8', 'evaluation.final_tasks=8', 'time_limit_s=None',
+)
+
 
 def main() -> int:
   """Runs the check."""
@@ -47,47 +55,60 @@ def main() -> int:
   add = parser.add_argument
   add('--kills', type=int, default=50, help='kills in all (default 50)')
   add('--devices', type=int, default=1, help='CPU devices (default 1)')
+  add(
+      '--processes', type=int, default=1,
+      help='of a run that is killed, with as many devices each (default 1)',
+  )
   add('--steps', type=int, default=6, help='updates of a run (default 6)')
   add('--seed', type=int, default=0, help='of the instants (default 0)')
   add('--faults', type=int, metavar='N', help='N updates instead of kills')
   add('--long', type=int, metavar='N', help='N updates instead of kills')
   add('--costs', type=int, metavar='N', help='N updates instead of kills')
-  add('--experiment', type=pathlib.Path, help='for --costs; else a tiny one')
+  add(
+      '--experiment', type=pathlib.Path,
+      help='for --kills and --costs; else a tiny one'
+  )
   arguments = parser.parse_args()
+  if arguments.experiment and (arguments.faults or arguments.long):
+    parser.error('--experiment: of --kills and --costs only')
   console = rich.console.Console(width=120)
   with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)
+    experiment = arguments.experiment or chatter.write_experiment(
+        folder, tiny.model_folder(folder)
+    )
     for room in (faults, long):
       steps = getattr(arguments, room.__name__.rpartition('.')[2])
       if steps:
-        experiment = chatter.write_experiment(
-            folder, tiny.model_folder(folder)
-        )
         return room.check(experiment, folder, steps=steps, console=console)
     if arguments.costs:
-      experiment = arguments.experiment or chatter.write_experiment(
-          folder, tiny.model_folder(folder)
-      )
       return costs.check(
           experiment, folder, steps=arguments.costs,
           devices=arguments.devices, console=console,
       )
-    return check(arguments, folder, console)
+    return check(arguments, experiment, folder, console)
 
 
-def check(arguments, folder: pathlib.Path, console: rich.console.Console) -> int:
+def check(
+    arguments: argparse.Namespace,
+    experiment: pathlib.Path,
+    folder: pathlib.Path,
+    console: rich.console.Console,
+) -> int:
   """Makes the kills and prints the table."""
-  experiment = chatter.write_experiment(
-      folder,
-      tiny.model_folder(folder),
-      'evaluation.every=3',
-      'checkpoint.keep=3',
-  )
+
+  command = ['rl_tpu']
+  if arguments.processes > 1:
+    command = [
+        'launch.processes', f'--processes={arguments.processes}',
+        f'--devices={arguments.devices}', '--',
+    ]
 
   def begin(workdir):
     return kills_lib.start(
         experiment, workdir, steps=arguments.steps,
         devices=arguments.devices, log=folder / f'{workdir.name}.log',
+        changes=_KILLED, command=command,
     )
 
   whole = folder / 'whole'
@@ -104,7 +125,8 @@ def check(arguments, folder: pathlib.Path, console: rich.console.Console) -> int
     seconds = time.monotonic() - begun
   update_s = (seconds - first) / arguments.steps
   console.print(
-      f'whole run: {seconds:.0f} s, its first checkpoint after {first:.0f} s'
+      f'a whole run takes {seconds:.0f} s, {first:.0f} s of them to its first'
+      ' checkpoint'
   )
   draw, made, runs, different = random.Random(arguments.seed), [], 0, []
   wanted = kills_lib.state(whole, arguments.steps)
@@ -116,24 +138,32 @@ def check(arguments, folder: pathlib.Path, console: rich.console.Console) -> int
     ):
       made.append(kill)
       console.print(
-          f'kill {len(made)}: run {runs}, after {kill.after_s:.1f} s, checkpoint'
-          f' {kill.step}, {kill.where}, workers left {kill.left}'
+          f'kill {len(made)}: run {runs}, after {kill.after_s:.1f} s,'
+          f' checkpoint {kill.step}, {kill.where}, all ended'
+          f' {kill.ended_s:.1f} s later, workers left {kill.left}'
       )
     found = kills_lib.state(workdir, arguments.steps)
     different += [
         f'run {runs}: {name}' for name in wanted if found[name] != wanted[name]
     ]
     runs += 1
-  table = rich.table.Table('killed', 'times', 'workers left')
+  table = rich.table.Table(
+      'killed in', 'times', 'all ended after s', 'workers left'
+  )
   counted = collections.Counter(kill.where for kill in made)
   for where, count in counted.most_common():
-    left = sum(kill.left for kill in made if kill.where == where)
-    table.add_row(where, str(count), str(left))
+    there = [kill for kill in made if kill.where == where]
+    table.add_row(
+        where,
+        str(count),
+        f'{max(kill.ended_s for kill in there):.1f}',
+        str(sum(kill.left for kill in there)),
+    )
   console.print(table)
   console.print(
-      f'{len(made)} kills, {runs} runs of {arguments.steps} updates on'
-      f' {arguments.devices} devices; different from the run that nobody'
-      f' killed: {", ".join(different) or "nothing"}'
+      f'{len(made)} kills, {runs} runs of {arguments.steps} updates (processes:'
+      f' {arguments.processes}, devices of each: {arguments.devices}); different'
+      f' from the run that nobody killed: {", ".join(different) or "nothing"}'
   )
   return int(bool(different) or any(kill.left for kill in made))
 

@@ -3,7 +3,9 @@
 The run is started, killed with SIGKILL after a time that a seed has drawn, and
 started again, until it has made all its updates; then another one begins, until
 there were as many kills as asked for. A run that nobody killed is made first.
-What is compared comes from the files on disk alone.
+What is compared comes from the files on disk alone. Stages that are over in no
+time are aimed at: from the drawn instant on the run is stopped, looked at and
+let go on until it stands there.
 """
 
 import dataclasses
@@ -20,6 +22,8 @@ from collections.abc import Callable, Iterator, Sequence
 import psutil
 import rich.console
 
+from tests.chaos import stages
+
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 # Of the host part: what has to be bit for bit that of the run that nobody
 # killed. Seconds are not among it.
@@ -28,6 +32,14 @@ COMPARED = (
     'unscored', 'reward_statistics', 'overflow', 'warm_up', 'faults',
     'sampler_restarts', 'gates', 'queue',
 )
+# None is anywhere.
+_AIMS = (
+    None, None, 'critic update', 'actor update', 'publication of weights',
+    'a save', 'an evaluation',
+)
+_AIMED_S = 8
+# In which the others have to notice that one of them is gone.
+_ENDS_S = 60
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,13 +49,15 @@ class Kill:
   Attributes:
     after_s: seconds from the start of the process.
     step: last whole checkpoint at that instant, -1 for none.
-    where: what the files say of the instant.
+    where: stage of the loop, and whether a save was being written.
+    ended_s: seconds until the other processes of the run had ended, too.
     left: worker processes that were still there ten seconds later.
   """
 
   after_s: float
   step: int
   where: str
+  ended_s: float
   left: int
 
 
@@ -113,32 +127,80 @@ def state(workdir: pathlib.Path, step: int) -> dict[str, object]:
   return arrays | {name: host[name] for name in COMPARED}
 
 
-def _where(workdir: pathlib.Path) -> str:
-  if not (workdir / 'config.json').exists():
-    return 'before the start'
+def _is_saving(workdir: pathlib.Path) -> bool:
+  """True where a checkpoint is not yet whole."""
   names = [p.name for p in (workdir / 'checkpoints').glob('*')]
-  if any(not name.isdigit() for name in names):
-    return 'inside a save'
+  return any(not name.isdigit() for name in names)
+
+
+def kill(
+    process: subprocess.Popen,
+    workdir: pathlib.Path,
+    after_s: float,
+    draw: random.Random,
+) -> Kill | None:
+  """Kills a process of the run alone, and looks at what is left of the others.
+
+  Args:
+    process: the run, or what has started its processes.
+    workdir: of the run.
+    after_s: seconds since its start.
+    draw: which of several processes, or of those that guard them, and where.
+
+  Returns:
+    The kill; None where the run has ended before it.
+
+  Raises:
+    subprocess.TimeoutExpired: the run still goes on a minute later.
+  """
+  begun = time.monotonic()
+  below = psutil.Process(process.pid).children(recursive=True)
+  several = [p.pid for p in below if 'rl_tpu' in _command(p)]
+  killed = draw.choice(several or [process.pid])
+  inner = psutil.Process(killed).children()
+  inner = [p.pid for p in inner if p.pid in several] or [killed]
+  stage = _stop(process, inner[0], draw)
+  if stage is None:
+    return None
+  after_s += time.monotonic() - begun
+  where = stage + (', a save being written' if _is_saving(workdir) else '')
+  if killed != inner[0]:
+    where += ', by its guard'
   steps = whole_steps(workdir)
-  written = [
-      int(p.stem) for p in (workdir / 'rollouts').glob('*.jsonl')
-      if p.stem.isdigit()
-  ]
-  if written and max(written) > (steps[-1] if steps else 0):
-    return 'after an update, before its save'
-  return 'gathering, scoring or updating'
-
-
-def kill(process: subprocess.Popen, workdir: pathlib.Path, after_s: float) -> Kill:
-  """Kills a process whose workers stay behind, and looks at what is left."""
-  workers = psutil.Process(process.pid).children(recursive=True)
-  where, steps = _where(workdir), whole_steps(workdir)
-  process.send_signal(signal.SIGKILL)
-  process.wait()
-  _, left = psutil.wait_procs(workers, timeout=10)
+  below = psutil.Process(process.pid).children(recursive=True)
+  os.kill(killed, signal.SIGKILL)
+  begun = time.monotonic()
+  process.wait(_ENDS_S)
+  ended_s = time.monotonic() - begun
+  _, left = psutil.wait_procs(below, timeout=10)
   for worker in left:
     worker.kill()
-  return Kill(after_s, steps[-1] if steps else -1, where, len(left))
+  return Kill(after_s, steps[-1] if steps else -1, where, ended_s, len(left))
+
+
+def _stop(
+    process: subprocess.Popen, pid: int, draw: random.Random
+) -> str | None:
+  """Stops a process of the run where a drawn aim says; the stage, or None."""
+  aim, until = draw.choice(_AIMS), time.monotonic() + _AIMED_S
+  while process.poll() is None:
+    try:
+      os.kill(pid, signal.SIGSTOP)
+      stage = stages.find(pid)
+      if aim in (None, stage) or time.monotonic() > until:
+        return stage
+      os.kill(pid, signal.SIGCONT)
+    except ProcessLookupError:
+      process.wait()  # One of several, and it has ended.
+    time.sleep(draw.uniform(0, 0.05))
+  return None
+
+
+def _command(process: psutil.Process) -> list[str]:
+  try:
+    return process.cmdline()
+  except psutil.Error:
+    return []  # It has just ended.
 
 
 def killed_run(
@@ -155,7 +217,7 @@ def killed_run(
   Args:
     begin: starts it, or takes it up.
     workdir: of the run.
-    draw: of the instants.
+    draw: of the instants, and of the process that is killed.
     start_s: seconds that a start takes before its first update.
     update_s: seconds of an update.
     most: kills; then it may end.
@@ -169,19 +231,21 @@ def killed_run(
     begun = time.monotonic()
     # Mostly during updates; at times before the first one.
     after_s = draw.uniform(0.3 * start_s, start_s + 2.5 * update_s)
-    timeout = None if number == most else after_s
+    made = None
     try:
-      code = process.wait(timeout)
+      process.wait(None if number == most else after_s)
     except subprocess.TimeoutExpired:
-      made = kill(process, workdir, time.monotonic() - begun)
-      if made.step < reached:
+      made = kill(process, workdir, time.monotonic() - begun, draw)
+    if made is None:
+      if process.returncode:
         raise RuntimeError(
-            f'{workdir}: checkpoint {reached} was there, and after a kill the'
-            f' last one is {made.step}.'
-        ) from None
-      reached = made.step
-      yield made
-      continue
-    if code:
-      raise RuntimeError(f'{workdir}: a start ended with {code}.')
-    return
+            f'{workdir}: a start ended with {process.returncode}.'
+        )
+      return
+    if made.step < reached:
+      raise RuntimeError(
+          f'{workdir}: checkpoint {reached} was there, and after a kill the'
+          f' last one is {made.step}.'
+      )
+    reached = made.step
+    yield made

@@ -8,17 +8,24 @@ import tempfile
 from absl.testing import absltest
 import rich.console
 
+from tests import tiny
 from tests.chaos import __main__ as chaos
+from tests.launch import chatter
 
 
 class ChaosTest(absltest.TestCase):
 
   def test_O9_a_killed_run_ends_in_the_very_same_state(self):
-    folder = self.enterContext(tempfile.TemporaryDirectory())
+    folder = pathlib.Path(
+        self.enterContext(tempfile.TemporaryDirectory())
+    )
     text = io.StringIO()
     code = chaos.check(
-        argparse.Namespace(kills=2, devices=1, steps=3, seed=1),
-        pathlib.Path(folder),
+        argparse.Namespace(
+            kills=2, devices=1, processes=1, steps=3, seed=1
+        ),
+        chatter.write_experiment(folder, tiny.model_folder(folder)),
+        folder,
         rich.console.Console(file=text, width=120),
     )
     self.assertEqual(code, 0, text.getvalue())
