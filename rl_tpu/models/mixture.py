@@ -135,6 +135,10 @@ def apply(
           kernel, fsdp, axis=axis, tiled=True
       )
       gate, up, down = gather(gate, 1), gather(up, 1), gather(down, 2)
+    if inner is not None:
+      # Here, or the gradient was summed over the axis row by row: for every
+      # expert of a token, and for the tokens of all shards of `expert`.
+      x_ND = jax.lax.pcast(x_ND, inner, to='varying')
     out_ND = _work(
         (gate, up, down), config, x_ND, choice, expert=expert, inner=inner
     )

@@ -44,9 +44,9 @@ def mesh() -> jax.sharding.Mesh:
   return mesh_lib.make_mesh(sizes, devices)
 
 
-def gathered(text: str) -> list[int]:
-  """Numbers in the largest result of every all-gather."""
-  found = re.findall(r'= (.*?) all-gather(?:-start)?\(', text)
+def sent(text: str, kind: str) -> list[int]:
+  """Numbers in the largest result of every collective of the kind."""
+  found = re.findall(rf'= (.*?) {kind}(?:-start)?\(', text)
   numbers = lambda shape: math.prod(int(n) for n in shape.split(',') if n)
   return [
       max(numbers(shape) for shape in re.findall(r'\[([\d,]*)\]', result))
@@ -54,6 +54,7 @@ def gathered(text: str) -> list[int]:
   ]
 
 
+@functools.cache
 def gradient() -> str:
   """The compiled gradient of the actor's loss."""
   networks = networks_lib.Networks(
@@ -89,9 +90,15 @@ def gradient() -> str:
 class MixtureTest(absltest.TestCase):
 
   def test_the_gradient_gathers_experts_over_fsdp_only(self):
-    sizes = gathered(gradient())
+    sizes = sent(gradient(), 'all-gather')
     self.assertIn(HELD, sizes)
     self.assertLessEqual(max(sizes), HELD)
+
+  def test_gradients_are_not_summed_for_every_expert_of_a_token(self):
+    # Over `tensor`, where a round has this many rows of its shards' tokens.
+    rows = ROWS // 8 * LENGTH // 2 * 4 * MODEL.mixture.experts_per_token
+    self.assertGreater(rows * MODEL.width, HELD)
+    self.assertLessEqual(max(sent(gradient(), 'all-reduce')), HELD)
 
   def test_a_decode_step_gathers_tokens_and_no_weights(self):
     engine = engine_lib.PolicyEngine(
@@ -104,7 +111,8 @@ class MixtureTest(absltest.TestCase):
         max_length=LENGTH,
         dtype='bfloat16',
     )
-    sizes = gathered(engine.compiled_generate(capacity=LENGTH).as_text())
+    text = engine.compiled_generate(capacity=LENGTH).as_text()
+    sizes = sent(text, 'all-gather')
     # Tokens of the four shards that have experts of each other.
     tokens = SLOTS // 2 * MODEL.width
     self.assertIn(tokens, sizes)
