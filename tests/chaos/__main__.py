@@ -104,29 +104,34 @@ def check(
         f'--devices={arguments.devices}', '--',
     ]
 
-  def begin(workdir):
+  def begin(workdir, steps=arguments.steps):
     return kills_lib.start(
-        experiment, workdir, steps=arguments.steps,
-        devices=arguments.devices, log=folder / f'{workdir.name}.log',
-        changes=_KILLED, command=command,
+        experiment, workdir, steps=steps, devices=arguments.devices,
+        log=folder / f'{workdir.name}.log', changes=_KILLED, command=command,
     )
 
-  whole = folder / 'whole'
-  # Once for the compilation cache: the second one tells how long a start is.
-  for workdir in (folder / 'first', whole):
-    process, begun, first = begin(workdir), time.monotonic(), None
+  def timed(workdir, steps=arguments.steps):
+    """Seconds of a run, and those to its first checkpoint; none if it failed."""
+    before, first = kills_lib.whole_steps(workdir), None
+    process, begun = begin(workdir, steps), time.monotonic()
     while process.poll() is None:
-      if first is None and kills_lib.whole_steps(workdir):
+      if first is None and kills_lib.whole_steps(workdir) != before:
         first = time.monotonic() - begun
       time.sleep(0.05)
-    log = folder / f'{workdir.name}.log'
-    if kills_lib.has_failed(process, log, console):
-      return 1
-    seconds = time.monotonic() - begun
+    if kills_lib.has_failed(process, folder / f'{workdir.name}.log', console):
+      return None
+    return time.monotonic() - begun, first
+
+  whole, cold = folder / 'whole', folder / 'cold'
+  # The first one fills the compilation cache; the last one is a resume.
+  times = [timed(cold), timed(whole), timed(cold, arguments.steps + 1)]
+  if None in times:
+    return 1
+  (seconds, first), (_, again) = times[1:]
   update_s = (seconds - first) / arguments.steps
   console.print(
       f'a whole run takes {seconds:.0f} s, {first:.0f} s of them to its first'
-      ' checkpoint'
+      f' checkpoint; a resume takes {again:.0f} s to its first'
   )
   draw, made, runs, different = random.Random(arguments.seed), [], 0, []
   wanted = kills_lib.state(whole, arguments.steps)
@@ -134,7 +139,8 @@ def check(
     workdir = folder / f'killed{runs}'
     for kill in kills_lib.killed_run(
         lambda workdir=workdir: begin(workdir), workdir, draw=draw,
-        start_s=first, update_s=update_s, most=arguments.kills - len(made),
+        starts_s=(first, again), update_s=update_s,
+        most=arguments.kills - len(made),
     ):
       made.append(kill)
       console.print(

@@ -208,7 +208,7 @@ def killed_run(
     workdir: pathlib.Path,
     *,
     draw: random.Random,
-    start_s: float,
+    starts_s: tuple[float, float],
     update_s: float,
     most: int,
 ) -> Iterator[Kill]:
@@ -218,7 +218,7 @@ def killed_run(
     begin: starts it, or takes it up.
     workdir: of the run.
     draw: of the instants, and of the process that is killed.
-    start_s: seconds that a start takes before its first update.
+    starts_s: seconds that a start takes to its first update, and a resume.
     update_s: seconds of an update.
     most: kills; then it may end.
 
@@ -230,7 +230,8 @@ def killed_run(
     process = begin()
     begun = time.monotonic()
     # Mostly during updates; at times before the first one.
-    after_s = draw.uniform(0.3 * start_s, start_s + 2.5 * update_s)
+    first_s = starts_s[reached >= 0]
+    after_s = draw.uniform(0.3 * first_s, first_s + 2.5 * update_s)
     made = None
     try:
       process.wait(None if number == most else after_s)
