@@ -4,7 +4,6 @@ import collections
 from collections.abc import Iterator, Sequence
 import contextlib
 import dataclasses
-import errno
 import os
 from typing import Any
 
@@ -19,10 +18,6 @@ from rl_tpu.types import stops
 
 # Shares of so many updates before it are named in the report.
 _SHOWN = 5
-# What a disk says that does not take any more.
-_UNWRITABLE = (
-    errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EIO,
-)
 
 
 @dataclasses.dataclass
@@ -148,7 +143,7 @@ def full_disk(opened: Sequence[Any]) -> Iterator[None]:
     yield
   except (stops.WriteFailed, OSError) as error:
     if isinstance(error, OSError):
-      if error.errno not in _UNWRITABLE:
+      if error.errno not in stops.UNWRITABLE:
         raise
       error = f'{error.filename or "a file of the run"}: {error.strerror}.'
     # No other process is asked: it may have had no trouble.

@@ -94,6 +94,9 @@ def main(words: Sequence[str]) -> int:
     print(f'rl_tpu: {one_line(stopped)}', file=sys.stderr)
     return INTERNAL
   except Exception as error:  # The outermost frame: it becomes an exit code.
+    if isinstance(error, OSError) and error.errno in stops.UNWRITABLE:
+      print(f'rl_tpu: {one_line(error)}', file=sys.stderr)
+      return INTERNAL
     if phase.begun or not is_mistake(error):
       traceback.print_exc()
       return LOST if guarding.is_of_lost_process(error) else INTERNAL

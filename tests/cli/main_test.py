@@ -1,6 +1,7 @@
 """Words, exit codes and one-line refusals of the command line (K39)."""
 
 import contextlib
+import errno
 import io
 import json
 import os
@@ -224,6 +225,15 @@ class ErrorsTest(parameterized.TestCase):
     code, err = self.run_verb(work)
     self.assertEqual(code, 1)
     self.assertEqual(err, 'rl_tpu: update 7: too many faults.\n')
+
+  def test_a_full_disk_is_one_line(self):
+    def work(values, phase):
+      phase.begin()
+      raise OSError(errno.ENOSPC, 'No space left on device', '/out/a.json')
+
+    code, err = self.run_verb(work)
+    self.assertEqual(code, 1)
+    self.assertEqual(err, 'rl_tpu: /out/a.json: No space left on device.\n')
 
   def test_value_error_during_work_keeps_its_traceback(self):
     def work(values, phase):
