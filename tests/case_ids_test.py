@@ -18,7 +18,8 @@ class CasesTest(absltest.TestCase):
     for path in algorithm_ids.ROOT.rglob('*_test.py'):
       for name in algorithm_ids.names(path.read_text('utf-8')):
         # K18c is part c of case 18.
-        named |= {int(n) for n in re.findall(r'(?:_|/)K(\d\d)[a-z]?(?=_|$|/)', name)}
+        found = re.findall(r'(?:_|/)K(\d\d)[a-z]?(?=_|$|/)', name)
+        named |= {int(number) for number in found}
     self.assertEqual(set(range(1, NUMBER + 1)) - named, set(PENDING))
 
 

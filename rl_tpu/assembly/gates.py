@@ -1,4 +1,4 @@
-"""What lies between a start or a resume and the next update of the actor (O8)."""
+"""What lies between a start or a resume and the actor's next update (O8)."""
 
 import enum
 from collections.abc import Callable, Mapping

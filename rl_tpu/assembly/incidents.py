@@ -105,7 +105,9 @@ def settings(
 ) -> None:
   """Warns that a run goes on with other settings, and writes them down."""
   for name, (before, now) in changed.items():
-    logging.warning('after update %d: %s = %s, before %s', step, name, now, before)
+    logging.warning(
+        'after update %d: %s = %s, before %s', step, name, now, before
+    )
   _append(
       workdir, [{'update': step, 'kind': 'settings', 'changed': dict(changed)}]
   )

@@ -137,9 +137,9 @@ def _check_alike(
       names.append('--allow_partial')
     if names:
       raise ValueError(
-          f'process {hosts.index} and process {index} of this run have different'
-          f' settings: {", ".join(names)}; start all of them with the same'
-          ' command and files.'
+          f'process {hosts.index} and process {index} of this run have'
+          f' different settings: {", ".join(names)}; start all of them with the'
+          ' same command and files.'
       )
 
 

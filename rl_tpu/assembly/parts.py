@@ -246,9 +246,9 @@ def _check_steps(config, spec) -> None:
       and protocol.STATE_ID not in spec.capabilities
   ):
     raise ValueError(
-        f"gigpo.anchor='state': {spec.name} does not name its states (capability"
-        f' {protocol.STATE_ID}); use gigpo.anchor=observation, which merges'
-        ' states that only look alike.'
+        f"gigpo.anchor='state': {spec.name} does not name its states"
+        f' (capability {protocol.STATE_ID}); use gigpo.anchor=observation,'
+        ' which merges states that only look alike.'
     )
   if estimator == 'process':
     weighted = {

@@ -82,8 +82,8 @@ def compare_reference(
   if not override:
     raise ValueError(
         f'--workdir={workdir}: model.path = {path} does not hold the weights'
-        f' any more that this run began with (hash {before}, now {now}); put them'
-        ' back, or go on with the new ones by --override_config=yes.'
+        f' any more that this run began with (hash {before}, now {now}); put'
+        ' them back, or go on with the new ones by --override_config=yes.'
     )
   return {'weights of model.path': (before, now)}
 
@@ -117,7 +117,8 @@ def compare(
         for name, (left, right) in changed.items()
     )
     raise ValueError(
-        f'--workdir={workdir}: its run was started with other settings: {shown};'
+        f'--workdir={workdir}: its run was started with other settings:'
+        f' {shown};'
         ' choose another directory, or go on with the new ones by'
         ' --override_config=yes.'
     )

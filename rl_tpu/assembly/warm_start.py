@@ -34,7 +34,9 @@ from rl_tpu.types import batch as batch_lib
 class Script:
   """Answers sampling requests with a scripted policy instead of a model."""
 
-  def __init__(self, policy: Any, tokenizer: tokenizer_lib.Tokenizer, seed: int):
+  def __init__(
+      self, policy: Any, tokenizer: tokenizer_lib.Tokenizer, seed: int
+  ):
     """Args: the scripted policy, its tokenizer, the run's seed."""
     self._policy = policy
     self._tokenizer = tokenizer

@@ -143,8 +143,8 @@ def _check_place(verb: verbs.Verb, values: Mapping[str, object]) -> None:
   """Refuses gs:// and several processes where the verb has no use for them."""
   if guarding.is_guarded() and verb.name != 'train':
     raise ValueError(
-        f'RL_TPU_PROCESSES={os.environ["RL_TPU_PROCESSES"]}: {verb.name} runs in'
-        ' one process; unset it.'
+        f'RL_TPU_PROCESSES={os.environ["RL_TPU_PROCESSES"]}: {verb.name} runs'
+        ' in one process; unset it.'
     )
   workdir = str(values.get('workdir', ''))
   if workdir.startswith('gs://') and verb.name != 'train':

@@ -62,7 +62,7 @@ def training(summary: Mapping[str, Any]) -> rich.table.Table:
 def evaluation(
     summary: Mapping[Any, Interval], *, noise: float | None = None
 ) -> rich.table.Table:
-  """Success with its interval for each temperature, and its noise floor (D8)."""
+  """Success with its interval by temperature, and its noise floor (D8)."""
   table = _table('evaluation')
   for temperature, found in summary.items():
     table.add_row(f'success, {temperature_name(temperature)}', interval(found))

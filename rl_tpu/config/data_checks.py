@@ -52,7 +52,8 @@ def _check_mode(reward: schema.RewardConfig) -> None:
       'terminal' not in names,
       'reward.constrained',
       names,
-      'terminal is the outcome that the other terms are subject to: take it out',
+      'terminal is the outcome that the other terms are subject to: take it'
+      ' out',
   )
   for name in names:
     checks.require(

@@ -84,7 +84,9 @@ def _call(get_config: Any, path: pathlib.Path) -> Any:
     surplus = _SURPLUS.search(str(error))
     section = getattr(schema, surplus.group(1), None) if surplus else None
     if section is None:
-      raise ValueError(f'--experiment={path}: {_raised(error, path)}') from error
+      raise ValueError(
+          f'--experiment={path}: {_raised(error, path)}'
+      ) from error
     name = fields.nearest(
         surplus.group(2), list(fields.by_shown_name(section).values())
     )

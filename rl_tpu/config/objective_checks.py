@@ -215,7 +215,8 @@ def _check_schedule(
       coef and all(len(point) == 2 for point in coef),
       name,
       coef,
-      'write points ((update, number), ...), for example ((0, 0.1), (100, 0.0))',
+      'write points ((update, number), ...), for example'
+      ' ((0, 0.1), (100, 0.0))',
   )
   updates = [point[0] for point in coef]
   checks.require(

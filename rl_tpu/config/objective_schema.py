@@ -1,4 +1,4 @@
-"""Settings of the actor's objective (section 4); read as `schema.ClipConfig`."""
+"""Settings of the actor's objective (section 4): `schema.ClipConfig`."""
 
 import dataclasses
 from collections.abc import Mapping

@@ -85,8 +85,8 @@ def _leaf_sums(leaf: jax.Array) -> jax.Array:
   scrambled = tuple(
       _scramble(bits ^ _scramble(place + jnp.uint32(word))) for word in _WORDS
   )
-  # One reduction of both: before two, XLA's CPU backend writes each operand out,
-  # which is twice the memory of everything that is saved.
+  # One reduction of both: before two, XLA's CPU backend writes each operand
+  # out, which is twice the memory of everything that is saved.
   sums = jax.lax.reduce(
       scrambled,
       (jnp.uint32(0),) * len(_WORDS),

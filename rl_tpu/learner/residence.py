@@ -45,7 +45,9 @@ class Residence:
     return moved
 
   def _move(self, tree: Any, kind: str) -> Any:
-    leaves = [x for x in jax.tree.leaves(tree) if x.sharding.memory_kind != kind]
+    leaves = [
+        x for x in jax.tree.leaves(tree) if x.sharding.memory_kind != kind
+    ]
     self.moved_bytes += sum(leaf.nbytes for leaf in leaves)
     places = jax.tree.map(lambda x: x.sharding.with_memory_kind(kind), tree)
     return jax.device_put(tree, places)

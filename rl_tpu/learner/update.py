@@ -219,7 +219,9 @@ class Updater:
       norms[int(source)] = self._learner.gradient_norm(params, masked, base)
     return norms
 
-  def _minibatches(self, scored, advantage_BT, policy_BT, critic_BT, minibatches):
+  def _minibatches(
+      self, scored, advantage_BT, policy_BT, critic_BT, minibatches
+  ):
     columns = {
         'advantage_BT': np.asarray(advantage_BT, np.float32),
         'return_BT': scored.estimates.return_BT,

@@ -8,7 +8,9 @@ from rl_tpu.losses import value as value_lib
 from rl_tpu.types import shapes
 
 
-def histogram(target_BT: jax.Array, *, critic: schema.CriticConfig) -> jax.Array:
+def histogram(
+    target_BT: jax.Array, *, critic: schema.CriticConfig
+) -> jax.Array:
   """A Gaussian around each target, integrated per bin, float32 [B, T, M].
 
   The target is clipped to [vmin, vmax] and the mass outside is left out, so

@@ -12,7 +12,9 @@ AXES = ('mesh', 'remat', 'microbatch')
 _SAMPLING = ('prefill', 'decode')
 
 # Plans an experiment with some of its programs.
-Planner = Callable[[schema.ExperimentConfig, Callable[[str], bool]], plan_lib.Plan]
+Planner = Callable[
+    [schema.ExperimentConfig, Callable[[str], bool]], plan_lib.Plan
+]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -305,7 +305,8 @@ class Session:
 
   def _score(self, end: protocol.End) -> Generator[Ask, Any, Any]:
     """Lets the verifier score ends that are scored (T2, T7, T13)."""
-    scored = end.kind in (term.Termination.SUCCESS, term.Termination.POLICY_STOP)
+    kinds = term.Termination.SUCCESS, term.Termination.POLICY_STOP
+    scored = end.kind in kinds
     if term.is_truncation(end.kind, end.abort_cause):
       scored = self._settings.scores_truncations
     if not scored:

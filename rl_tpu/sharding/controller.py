@@ -29,8 +29,8 @@ def start() -> None:
       import pathwaysutils
     except ModuleNotFoundError as error:
       raise ValueError(
-          f'JAX_PLATFORMS={os.environ["JAX_PLATFORMS"]} asks for Pathways, which'
-          ' needs the package pathwaysutils: bash launch/setup.sh pod.'
+          f'JAX_PLATFORMS={os.environ["JAX_PLATFORMS"]} asks for Pathways,'
+          ' which needs the package pathwaysutils: bash launch/setup.sh pod.'
       ) from error
     pathwaysutils.initialize()
   if is_one_of_several() and not jax.distributed.is_initialized():

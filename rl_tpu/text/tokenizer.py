@@ -235,8 +235,8 @@ def _check_special(
     if entry.get('special') and str(backend.token_to_id(text)) != text_id:
       raise ValueError(
           f'{folder}: tokenizer_config.json gives the special token {text!r}'
-          f' the id {text_id}, tokenizer.json does not; save the tokenizer anew,'
-          ' so that tokenizer.json holds all of its tokens.'
+          f' the id {text_id}, tokenizer.json does not; save the tokenizer'
+          ' anew, so that tokenizer.json holds all of its tokens.'
       )
 
 

@@ -12,7 +12,8 @@ MARK = '####'
 _THINK, _THINK_END = '<think>', '</think>'
 # What looks like a number and is no part of a word, such as the unit m2.
 _CHUNK = re.compile(
-    r'(?<![\w.,/])[-+\u2212$€£¥]*[\d.,/]*\d[\d.,/]*(?:[eE][-+]?\d+)?', re.ASCII
+    r'(?<![\w.,/])[-+\u2212$€£¥]*[\d.,/]*\d[\d.,/]*(?:[eE][-+]?\d+)?',
+    re.ASCII,
 )
 _NUMBER = re.compile(
     r'([-+]?)((?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d+)?)(?:/(\d+))?', re.ASCII

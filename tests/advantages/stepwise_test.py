@@ -143,7 +143,7 @@ class ProcessTest(absltest.TestCase):
 
   def test_E5_a_component_of_weight_0_is_no_step(self):
     turns = [Turn(1, 1.0), Turn(1, 3.0)]
-    made = [group_cases.member('a', turns, 0.0), group_cases.member('b', turns, 0.0)]
+    made = [group_cases.member(name, turns, 0.0) for name in 'ab']
     admitted = group_cases.admit(
         made,
         'process',
@@ -188,7 +188,10 @@ class ProcessTest(absltest.TestCase):
 
   def test_E5_a_group_without_steps_learns_nothing(self):
     found = group_cases.advantages(
-        [group_cases.member(n, [Turn(2)], s) for n, s in (('a', 1.0), ('b', 0.0))],
+        [
+            group_cases.member(name, [Turn(2)], score)
+            for name, score in (('a', 1.0), ('b', 0.0))
+        ],
         'process',
     )
     for values in found.values():
@@ -339,13 +342,16 @@ def expected(members, estimator: str, gamma: float) -> list[list[float]]:
   ]
   mean = sum(returns) / len(returns)
   if estimator == 'process':
-    steps = [t.reward for turns, _ in members for t in turns if t.reward is not None]
+    steps = [t.reward for turns, _ in members for t in turns]
+    steps = [reward for reward in steps if reward is not None]
     scaled = iter(plain(steps) if steps else [])
     out = []
     for turns, _ in members:
       rewards = [0.0 if t.reward is None else next(scaled) for t in turns]
       out.append([
-          sum(rewards[k:]) for k, t in enumerate(turns) for _ in range(t.actions)
+          sum(rewards[k:])
+          for k, t in enumerate(turns)
+          for _ in range(t.actions)
       ])
     return out
   if estimator == 'gigpo':

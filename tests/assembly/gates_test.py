@@ -47,7 +47,9 @@ class GatesTest(parameterized.TestCase):
 
   def test_O8_gates_have_one_order(self):
     made = gates.Gates(schema.ResumeConfig(), has_critic=True, note=print)
-    with self.assertRaisesRegex(RuntimeError, 'SYNCED is asked for after CLOSED'):
+    with self.assertRaisesRegex(
+        RuntimeError, 'SYNCED is asked for after CLOSED'
+    ):
       made.pass_(Gate.SYNCED, '')
     made.pass_(Gate.RESTORED, '')
     made.pass_(Gate.SYNCED, '')

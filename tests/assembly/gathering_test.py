@@ -83,7 +83,9 @@ def gathered(config, runs, source=None, **options):
 def figures(made, admitted):
   batch = group_cases.build(admitted)
   array_BT = groups.advantages(
-      batch, schema.AdvantageConfig(estimator='grpo'), schema.GroupConfig(size=2)
+      batch,
+      schema.AdvantageConfig(estimator='grpo'),
+      schema.GroupConfig(size=2),
   )
   return batch, made.figures(admitted, batch, array_BT, array_BT)
 
@@ -217,7 +219,8 @@ class KnownBeforeTest(absltest.TestCase):
     again.restore(saved[1])
     self.assertEqual(again.state(), made.state())
     self.assertEqual(
-        [j.rollout_id for j in again.jobs()], [j.rollout_id for j in made.jobs()]
+        [j.rollout_id for j in again.jobs()],
+        [j.rollout_id for j in made.jobs()],
     )
 
 

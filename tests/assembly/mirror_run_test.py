@@ -36,9 +36,8 @@ class MirrorRunTest(absltest.TestCase):
     trainer.train(dataclasses.replace(config, steps=2), str(elsewhere))
 
     lines = (elsewhere / 'metrics.jsonl').read_text().splitlines()
-    steps = [
-        line['step'] for line in map(json.loads, lines) if 'reward/success' in line
-    ]
+    lines = [json.loads(line) for line in lines]
+    steps = [line['step'] for line in lines if 'reward/success' in line]
     self.assertEqual(steps, [1, 2])
     for name in ('config.json', 'rollouts/000001.jsonl',
                  'rollouts/000002.jsonl', 'checkpoints/2/state'):

@@ -50,7 +50,9 @@ class TakingUpTest(parameterized.TestCase):
       ('model.path=other', 'model.path (before "model", now "other")'),
       ('environment.settings={}', 'environment.settings.problems'),
   )
-  def test_O7_what_changes_results_is_refused_field_by_field(self, change, named):
+  def test_O7_what_changes_results_is_refused_field_by_field(
+      self, change, named
+  ):
     self.start()
     with self.assertRaises(ValueError) as caught:
       self.check(change, 'steps=9')
@@ -80,7 +82,9 @@ class TakingUpTest(parameterized.TestCase):
 
   def test_another_experiment_is_refused_even_so(self):
     self.start()
-    with self.assertRaisesRegex(ValueError, "experiment 'arithmetic_tools_ppo'"):
+    with self.assertRaisesRegex(
+        ValueError, "experiment 'arithmetic_tools_ppo'"
+    ):
       self.check('name=other', override=True)
 
 

@@ -111,7 +111,7 @@ def check(
     )
 
   def timed(workdir, steps=arguments.steps):
-    """Seconds of a run, and those to its first checkpoint; none if it failed."""
+    """Seconds of a run and those to its first checkpoint; none if it failed."""
     before, first = kills_lib.whole_steps(workdir), None
     process, begun = begin(workdir, steps), time.monotonic()
     while process.poll() is None:
@@ -167,9 +167,10 @@ def check(
     )
   console.print(table)
   console.print(
-      f'{len(made)} kills, {runs} runs of {arguments.steps} updates (processes:'
-      f' {arguments.processes}, devices of each: {arguments.devices}); different'
-      f' from the run that nobody killed: {", ".join(different) or "nothing"}'
+      f'{len(made)} kills, {runs} runs of {arguments.steps} updates'
+      f' (processes: {arguments.processes}, devices of each:'
+      f' {arguments.devices}); different from the run that nobody killed:'
+      f' {", ".join(different) or "nothing"}'
   )
   return int(bool(different) or any(kill.left for kill in made))
 

@@ -67,7 +67,8 @@ def _said(
       if not line:
         time.sleep(0.01)
       elif line.startswith(name):
-        yield line.split(':')[0].split('  ')[0].strip(), time.monotonic() - begun
+        said = line.split(':')[0].split('  ')[0].strip()
+        yield said, time.monotonic() - begun
         name = next(wanted, '\0')
 
 
@@ -108,8 +109,8 @@ def check(
   console.print(
       f'an update takes {without:.3f} s without a save and {with_:.3f} s with'
       f' one each ({with_ / without - 1:+.1%}); {blocked:.3f} s of them'
-      f' ({blocked / with_:.1%}) is the loop waiting for it, the rest is written'
-      ' beside the next update'
+      f' ({blocked / with_:.1%}) is the loop waiting for it, the rest is'
+      ' written beside the next update'
   )
   # Both save at their end.
   more = (used[1] - used[0]) / (steps - 1)
@@ -122,7 +123,8 @@ def check(
       experiment, workdir, steps=steps + 1, devices=devices, log=log,
       changes=(*_SETTINGS, 'checkpoint.every=1'),
   )
-  table, before = rich.table.Table('a resume says', 'after s', 'so much more'), 0
+  table = rich.table.Table('a resume says', 'after s', 'so much more')
+  before = 0
   for name, seconds in _said(process, log, begun):
     table.add_row(name, f'{seconds:.2f}', f'{seconds - before:.2f}')
     before = seconds

@@ -101,7 +101,8 @@ def problems(
       wrong.append(f'update {step} was trained on {sorted(trained & failed)}')
     whole = {r.rollout_id for r in of_update} - failed
     if trained != whole:
-      wrong.append(f'update {step} was not trained on {sorted(whole - trained)}')
+      missing = sorted(whole - trained)
+      wrong.append(f'update {step} was not trained on {missing}')
   for line in lines:
     counted = sum(line[f'rollout/{place}'] for place in _PLACES)
     if counted != line['rollout/started']:

@@ -169,7 +169,9 @@ class StoreTest(parameterized.TestCase):
     with mock.patch.object(contents, 'HOST', older):
       made.save(4, state(), {name: HOST[name] for name in older})
     made.wait()
-    with self.assertRaisesRegex(ValueError, 'lacks policy_version: .*--workdir'):
+    with self.assertRaisesRegex(
+        ValueError, 'lacks policy_version: .*--workdir'
+    ):
       made.restore(4, state(), without=('policy_version',))
 
   def test_a_changed_bit_or_a_lost_file_is_noticed_or_harmless(self):

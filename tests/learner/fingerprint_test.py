@@ -60,7 +60,8 @@ class FingerprintTest(parameterized.TestCase):
     leaves = {
         name: jax.ShapeDtypeStruct((64, 128, 128), dtype) for name in 'abcd'
     }
-    program = fingerprint._sums.lower(leaves).compile()  # pylint: disable=protected-access
+    # pylint: disable-next=protected-access
+    program = fingerprint._sums.lower(leaves).compile()
     temporary = program.memory_analysis().temp_size_in_bytes
     self.assertLess(temporary, 64 * 128 * 128 // 16)
 

@@ -173,7 +173,9 @@ class LearnerTest(parameterized.TestCase):
     state = learner(1).init_state(params(), with_critic=True)
     head = state.critic.params['value_head']
     head['kernel'] = head['kernel'] + 0.3
-    segments = batch.segments._replace(rows=rows._replace(behaviour_logp_BT=logp))
+    segments = batch.segments._replace(
+        rows=rows._replace(behaviour_logp_BT=logp)
+    )
     scored = update.score(state, segments, batch.minibatches)
     estimates = scored.estimates._replace(
         return_BT=np.where(off, np.inf, scored.estimates.return_BT)

@@ -1,4 +1,4 @@
-"""G8, L6, L10, L13, L18, L19, L21: a batch through the updater, and its report."""
+"""G8, L6, L10, L13, L18, L19, L21: a batch through the updater, its report."""
 
 import dataclasses
 import functools

@@ -193,7 +193,8 @@ class ActorTest(parameterized.TestCase):
           logp, rows.token_BT[:, 1:, None], axis=-1
       )[..., 0]
       safe = jnp.where(member[:, 1:], logp, 0.0)
-      entropy = -jnp.sum(jnp.where(member[:, 1:], jnp.exp(safe), 0.0) * safe, -1)
+      probability = jnp.where(member[:, 1:], jnp.exp(safe), 0.0)
+      entropy = -jnp.sum(probability * safe, -1)
       return jnp.sum(chosen * jnp.arange(1, 12)) + jnp.sum(entropy)
 
     found, expected = (jax.value_and_grad(f)(params) for f in (ours, plain))

@@ -30,7 +30,8 @@ class WorkedExamplesTest(absltest.TestCase):
   def test_E3_E4_group(self):
     found = worked_examples.group()
     wanted = self.expected['grpo-0011']
-    for name, key in (('GRPO', 'grpo'), ('Dr.GRPO', 'dr_grpo'), ('RLOO', 'rloo')):
+    names = {'GRPO': 'grpo', 'Dr.GRPO': 'dr_grpo', 'RLOO': 'rloo'}
+    for name, key in names.items():
       np.testing.assert_allclose(found[name], wanted[key])
 
   def test_G9_cut_residuals(self):
@@ -48,7 +49,8 @@ class WorkedExamplesTest(absltest.TestCase):
       )
 
   def test_E8_the_table_shows_percentages(self):
-    results = [result for _, ids, result in worked_examples.rows() if ids == 'E8']
+    rows = worked_examples.rows()
+    results = [result for _, ids, result in rows if ids == 'E8']
     self.assertEqual(
         results, [f'{p}%' for p in self.expected['p-mix']['percent_1dp']]
     )

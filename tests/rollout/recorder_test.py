@@ -8,7 +8,9 @@ from rl_tpu.rollout import recorder
 from rl_tpu.types import support as support_lib
 from rl_tpu.types import termination as term
 
-_SAMPLING = records.Sampling(1.0, 0, 1.0, 0.0, (9,), 3, 'b', 'float32', 't', 'k')
+_SAMPLING = records.Sampling(
+    1.0, 0, 1.0, 0.0, (9,), 3, 'b', 'float32', 't', 'k'
+)
 
 
 def _ids(*values):

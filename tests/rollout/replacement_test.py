@@ -104,7 +104,11 @@ class ReplaceTest(absltest.TestCase):
     self.assertEqual(books.admitted, 4)
     self.assertEqual(
         books.discarded,
-        {'filtered_by_user_rule': 2, 'group_incomplete': 1, 'reward_missing': 1},
+        {
+            'filtered_by_user_rule': 2,
+            'group_incomplete': 1,
+            'reward_missing': 1,
+        },
     )
 
   def test_E7_E9_comparisons_stay_apart(self):

@@ -57,7 +57,9 @@ class RunnerTest(absltest.TestCase):
     self.tokenizer = tokenizer_lib.Tokenizer.from_folder(folder)
     self.template = chat.ChatTemplate.from_folder(folder)
 
-  def _collect(self, here, payloads, *, places=2, polls=0, wall_s=None, **exchange):
+  def _collect(
+      self, here, payloads, *, places=2, polls=0, wall_s=None, **exchange
+  ):
     """Rollouts, and which environments were asked at this process."""
     settings = worlds.settings(
         budgets=budget.Budget(window=90, wall_s=wall_s),

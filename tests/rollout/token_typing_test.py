@@ -92,7 +92,9 @@ class StrataTest(absltest.TestCase):
       np.testing.assert_array_equal(position[acts.rollout == r], want)
       power = max(k for k in range(20) if 2**k <= count)
       np.testing.assert_array_equal(length[acts.rollout == r], power)
-      types = np.concatenate([s.token_type[s.is_action] for s in rollout.segments])
+      types = np.concatenate(
+          [s.token_type[s.is_action] for s in rollout.segments]
+      )
       np.testing.assert_array_equal(
           found.type_BT.reshape(-1)[place][acts.rollout == r], types
       )

@@ -48,7 +48,8 @@ def _supports(probability, slots):
   with np.errstate(divide='ignore'):
     logits = jnp.asarray(np.log(probability), jnp.float32)
   drawn = _draw(logits, sampling.Settings(*columns), 5)
-  return np.asarray(drawn.count_S).tolist(), np.asarray(drawn.support_SM).tolist()
+  counts, supports = np.asarray(drawn.count_S), np.asarray(drawn.support_SM)
+  return counts.tolist(), supports.tolist()
 
 
 class SupportTest(absltest.TestCase):

@@ -90,7 +90,10 @@ class ControllerTest(parameterized.TestCase):
     self.assertEqual(called, place)
 
   @parameterized.parameters(
-      (dict(RL_TPU_PROCESSES='two'), 'RL_TPU_PROCESSES=two: .*a number, or auto'),
+      (
+          dict(RL_TPU_PROCESSES='two'),
+          'RL_TPU_PROCESSES=two: .*a number, or auto',
+      ),
       (dict(RL_TPU_PROCESSES='0'), 'RL_TPU_PROCESSES=0: .*a number, or auto'),
       (dict(RL_TPU_PROCESSES='2'), 'RL_TPU_PROCESS=: .*no other process has'),
       (

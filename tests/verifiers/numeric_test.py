@@ -20,7 +20,8 @@ class NumericAnswerTest(parameterized.TestCase):
 
   @parameterized.parameters(
       '#### 1200', 'so\n#### 1,200', '#### $1,200', '####1200.00',
-      '#### 1200 dollars.', '#### +1200<|im_end|>', '#### \u20ac1,200.0 a month',
+      '#### 1200 dollars.', '#### +1200<|im_end|>',
+      '#### \u20ac1,200.0 a month',
       '#### 1200\nThat is all 3 of us.', '#### 5\nno:\n#### 1200',
       '#### 2400/2', '<think>#### 7</think>\n#### 1200', '####\n1200',
       '#### **1200**', '#### \\boxed{1200}', '#### 1200 m2', '#### 1200,',
