@@ -18,6 +18,10 @@ _FRAMES = {
     ('rl_tpu/assembly/run.py', 'publish'): 'publication of weights',
     ('rl_tpu/learner/learner.py', 'update_critic'): 'critic update',
     ('rl_tpu/learner/learner.py', 'update_actor'): 'actor update',
+    # Steps are dispatched one after the other; their figures are waited for.
+    ('rl_tpu/learner/update.py', 'update'): 'waiting for the updates',
+    ('rl_tpu/assembly/run.py', 'admit'): 'admission',
+    ('rl_tpu/assembly/run.py', 'pack'): 'packing',
     ('rl_tpu/trainer.py', '_loop'): 'between stages',
     ('rl_tpu/cli/main.py', 'main'): 'start, resume or end',
 }
