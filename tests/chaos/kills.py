@@ -8,6 +8,7 @@ time are aimed at: from the drawn instant on the run is stopped, looked at and
 let go on until it stands there.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -127,10 +128,13 @@ def state(workdir: pathlib.Path, step: int) -> dict[str, object]:
   return arrays | {name: host[name] for name in COMPARED}
 
 
-def _is_saving(workdir: pathlib.Path) -> bool:
-  """True where a checkpoint is not yet whole."""
-  names = [p.name for p in (workdir / 'checkpoints').glob('*')]
-  return any(not name.isdigit() for name in names)
+def _is_saving(workdir: pathlib.Path, since: float) -> bool:
+  """True where a checkpoint begun after `since` (Unix time) is not yet whole."""
+  for path in (workdir / 'checkpoints').glob('*'):
+    with contextlib.suppress(FileNotFoundError):  # Another process ended it.
+      if not path.name.isdigit() and path.stat().st_mtime > since:
+        return True
+  return False
 
 
 def kill(
@@ -163,7 +167,9 @@ def kill(
   if stage is None:
     return None
   after_s += time.monotonic() - begun
-  where = stage + (', a save being written' if _is_saving(workdir) else '')
+  where = stage
+  if _is_saving(workdir, psutil.Process(process.pid).create_time()):
+    where += ', a save being written'
   if killed != inner[0]:
     where += ', by its guard'
   steps = whole_steps(workdir)

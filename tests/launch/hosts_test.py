@@ -66,6 +66,17 @@ def _first_difference(one, other):
   return None
 
 
+def _lines(workdir):
+  text = (workdir / 'metrics.jsonl').read_text()
+  return [json.loads(line) for line in text.splitlines()]
+
+
+def _digests(workdir, step):
+  """Of every array in a checkpoint."""
+  path = workdir / 'checkpoints' / str(step) / 'host' / 'metadata'
+  return json.loads(path.read_text())['arrays']
+
+
 def _child_of(process):
   """The process below the one that guards it."""
   (child,) = [
@@ -150,6 +161,20 @@ class HostsTest(parameterized.TestCase):
       )
       self.assertGreater(largest, 1e-4)
 
+  def test_what_waits_in_host_memory_changes_no_number(self):
+    workdir = self.folder / 'hosted'
+    parts = 'optimizers', 'critic', 'reference'
+    changes = [f'memory.{part}=host' for part in parts]
+    printed, codes = _finish(_start(2, self._words(workdir, *changes)))
+    self.assertEqual(codes, [0, 0], '\n'.join(printed))
+    self.assertEqual(_digests(workdir, 3), _digests(self.folder / 'of2', 3))
+    moved = [
+        line['perf/host_transfer_gib'] for line in _lines(workdir)
+        if 'perf/host_transfer_gib' in line
+    ]
+    self.assertLen(moved, 3)
+    self.assertGreater(min(moved), 0)
+
   @parameterized.parameters(2, 4)
   def test_files_are_written_once_and_count_everything(self, count):
     workdir, printed = self.folder / f'of{count}', self.printed[count]
@@ -157,13 +182,9 @@ class HostsTest(parameterized.TestCase):
     for text in printed[1:]:
       self.assertNotIn('update 1/3', text)
     self.assertLen(list((workdir / 'tb').iterdir()), 1)
-    lines = [
-        json.loads(line)
-        for line in (workdir / 'metrics.jsonl').read_text().splitlines()
-    ]
     started = {
         line['step']: line['rollout/started']
-        for line in lines if 'rollout/started' in line
+        for line in _lines(workdir) if 'rollout/started' in line
     }
     self.assertEqual(started, {1: 16, 2: 32, 3: 48})
 
