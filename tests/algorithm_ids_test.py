@@ -18,7 +18,6 @@ _SELECTION = 'waits for selection by independent environments'
 
 # An id without a test -> why.
 PENDING = {
-    'O10': 'waits for offloading to host memory',
     'A0': _REPORT,
     'A1': _REPORT,
     'A2': _REPORT,

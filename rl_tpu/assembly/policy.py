@@ -207,7 +207,11 @@ def build_sampler(
 ) -> sampler_lib.JetStreamSampler:
   """The decode engine and its weight store."""
   engine = build_engine(config, policy.decoder, policy.mesh)
-  return sampler_lib.JetStreamSampler(engine, build_store(config, engine))
+  return sampler_lib.JetStreamSampler(
+      engine,
+      build_store(config, engine),
+      deterministic=config.sampler.deterministic,
+  )
 
 
 def build_store(

@@ -269,6 +269,9 @@ class SamplerConfig:
       is the whole mesh. Weights are resharded by each push.
     check_every: exchanges between two comparisons of the scheduler's state
       over the processes of a run, to find where they part; 0 is off.
+    deterministic: what is sampled depends on its request alone, to the last
+      bit, and not on when the environments of others answer: every turn reads
+      its whole prompt again, and the cache has its full length (O9).
   """
 
   slots: int = 64
@@ -279,6 +282,7 @@ class SamplerConfig:
   publish: str = 'keep'
   devices: int = 0
   check_every: int = 0
+  deterministic: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -82,9 +82,21 @@ class JetStreamSampler:
       self,
       engine: engine_lib.PolicyEngine,
       store: weights_lib.PolicyStore | None = None,
+      *,
+      deterministic: bool = False,
   ):
-    """Takes an engine, and a store if the weights are shared with others."""
+    """Starts without weights.
+
+    Args:
+      engine: decodes.
+      store: of weights that are shared with others; None makes one.
+      deterministic: every bit of a completion follows from its request and the
+        weights. Otherwise a prompt goes on from what its slot still holds, and
+        the cache is as long as the longest live request needs: sums are added
+        up in another order then, which depends on the requests of others.
+    """
     self._engine = engine
+    self._deterministic = deterministic
     self._store = store or weights_lib.PolicyStore(
         decoder_config=engine.decoder_config,
         weight_shardings=engine.weight_shardings,
@@ -233,7 +245,7 @@ class JetStreamSampler:
 
   def _fill(self) -> None:
     engine, stats, weights = self._engine, self._stats, self._store.weights
-    if weights is not self._served:
+    if weights is not self._served or self._deterministic:
       self._scheduler.forget_caches()  # K32: they are of other weights.
       self._served = weights
     groups: dict[tuple[bool, int], list[Any]] = {}
@@ -271,6 +283,8 @@ class JetStreamSampler:
   def _fit(self, at_least: int) -> None:
     """Gives the cache the length that the next call needs."""
     length = max(at_least, self._scheduler.needed_length())
+    if self._deterministic:
+      length = self._engine.max_length
     capacity = self._engine.capacity_for(length)
     if self._state is None:
       self._state = self._engine.init_decode_state(capacity=capacity)

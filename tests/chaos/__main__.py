@@ -42,6 +42,7 @@ del conftest
 _KILLED = (
     'checkpoint.every=1', 'checkpoint.keep=3', 'evaluation.every=3',
     'evaluation.tasks=8', 'evaluation.final_tasks=8', 'time_limit_s=None',
+    'sampler.deterministic=true',
 )
 
 

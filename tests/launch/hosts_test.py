@@ -33,6 +33,7 @@ _SMALL = (
     'sampler.slots=8',
     'evaluation.temperatures=1.0',
     'alignment.enabled=false',
+    'sampler.deterministic=true',
 )
 _DEVICES = 4
 # Of a run that starts cold on a busy machine.

@@ -1,4 +1,4 @@
-"""What is idle waits at the host; no number changes."""
+"""O10: what is idle waits at the host, and no number changes."""
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +33,7 @@ class ResidenceTest(absltest.TestCase):
     state, report = small.step(updater, state, small.batch())
     return learner, state, reference, report
 
-  def test_the_same_update_and_the_same_shards(self):
+  def test_O10_the_same_update_and_the_same_shards(self):
     _, plain, _, _ = self.trained(schema.MemoryConfig())
     learner, state, reference, _ = self.trained(HOST)
     self.assertEqual(kinds(plain), {'device'})
@@ -50,7 +50,7 @@ class ResidenceTest(absltest.TestCase):
     self.assertGreater(learner.residence.take_moved(), 0)
     self.assertEqual(learner.residence.take_moved(), 0)
 
-  def test_what_is_moved_is_counted(self):
+  def test_O10_what_is_moved_is_counted(self):
     learner, state, reference, _ = self.trained(HOST)
     size = lambda tree: sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
     moments = size(state.actor.optimizer) + size(state.critic.optimizer)

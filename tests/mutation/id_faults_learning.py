@@ -275,6 +275,11 @@ _OFF_POLICY_FAULTS = (
              '        name: part for name, part in self.parts.items()\n'
              "        if name.endswith('_optimizer')\n    }\n"},
     ),
+    _fault(
+        'what is moved is counted in numbers', 'O10',
+        ('tests/learner/residence_test.py',), f'{_LEARNER}/residence.py',
+        {'sum(leaf.nbytes for leaf': 'sum(leaf.size for leaf'},
+    ),
 )
 
 _REPORT_FAULTS = (

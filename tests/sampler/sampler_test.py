@@ -1,5 +1,6 @@
 """The contract of a completion (sampler.md section 7)."""
 
+import collections
 import dataclasses
 
 from absl.testing import absltest
@@ -17,6 +18,7 @@ from tests.sampler import worlds
 _CHAIN = cases.config(
     vocab_size=110, width=112, max_length=worlds.MAX_LENGTH
 )
+_LONG = cases.config(max_length=160)
 
 
 def _mixed() -> list[types.Request]:
@@ -237,6 +239,35 @@ class ConversationTest(parameterized.TestCase):
         want = worlds.replay(worlds.PARAMS(), one)
         np.testing.assert_allclose(one.logprob, want, atol=1e-4)
     self.assertGreater(made.stats()['reused_tokens'], 40)
+
+  def test_O9_a_deterministic_reply_has_the_same_bits_in_any_company(self):
+    settings = dict(
+        model=_LONG, K=4, slots=4, buckets=(32, 128), max_length=160,
+        on=(2, 1, 1), deterministic=True,
+    )
+    params, draw = cases.params(_LONG, 0), np.random.default_rng(5)
+    alone, talks = worlds.sampler(params, **settings), {}
+    for number in range(8):
+      # Half of them are longer than the shortest cache.
+      talk = self._talk(alone, turns=3, first=9 + 60 * (number % 2), seed=number)
+      talks[number] = list(talk)
+    self.assertEqual(alone.stats()['reused_tokens'], 0)
+    made = worlds.sampler(params, **settings)
+    waiting, turn = list(draw.permutation(len(talks))), collections.Counter()
+    while waiting or made.busy:
+      for number in waiting[: draw.integers(0, 4)]:
+        waiting.remove(number)
+        made.submit(talks[number][turn[number]][0])
+      for one in made.step():
+        number = int(one.request_id[1])
+        want = talks[number][turn[number]][1]
+        np.testing.assert_array_equal(one.token, want.token)
+        np.testing.assert_array_equal(one.logprob, want.logprob)
+        turn[number] += 1
+        if turn[number] < 3:
+          waiting.insert(draw.integers(0, len(waiting) + 1), number)
+    self.assertEqual(set(turn.values()), {3})
+    self.assertEqual(made.stats()['resizes'], 0)
 
   def test_up_to_the_last_position(self):
     # 48 positions and padding to 16: the last turns start before the cache

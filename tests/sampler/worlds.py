@@ -52,9 +52,13 @@ def engine(
   )
 
 
-def sampler(params=None, **settings) -> sampler_lib.JetStreamSampler:
+def sampler(
+    params=None, *, deterministic: bool = False, **settings
+) -> sampler_lib.JetStreamSampler:
   """A sampler that serves version 0."""
-  made = sampler_lib.JetStreamSampler(engine(**settings))
+  made = sampler_lib.JetStreamSampler(
+      engine(**settings), deterministic=deterministic
+  )
   made.update_weights(0, PARAMS() if params is None else params)
   return made
 
