@@ -1,7 +1,8 @@
 """Floating-point operations of matrix products, counted in a jaxpr.
 
 The compiler's own count takes the body of a loop once; here scans count as
-often as they run. A loop of unknown length counts once.
+often as they run. A loop of unknown length counts once. What nothing reads is
+not counted: the compiler leaves it out.
 """
 
 import math
@@ -9,6 +10,7 @@ from typing import Any
 
 import jax
 from jax.extend import core
+from jax.interpreters import partial_eval
 
 from rl_tpu.models import config as config_lib
 
@@ -25,6 +27,14 @@ def count(jaxpr: Any, *, expert_shards: int = 1) -> float:
       Each shard's ragged products have room for the rows of all of them, and a
       row is at work on one.
   """
+  jaxpr = getattr(jaxpr, 'jaxpr', jaxpr)
+  # A checkpointed layer's recomputation is written down whole, with what its
+  # policy has saved.
+  read, _ = partial_eval.dce_jaxpr(jaxpr, [True] * len(jaxpr.outvars))
+  return _count(read, expert_shards)
+
+
+def _count(jaxpr: Any, expert_shards: int) -> float:
   jaxpr = getattr(jaxpr, 'jaxpr', jaxpr)
   return sum(_of_equation(each, expert_shards) for each in jaxpr.eqns)
 
@@ -82,7 +92,7 @@ def _largest(value: Any, expert_shards: int) -> float:
   """Of branches the most expensive one."""
   branches = value if isinstance(value, (tuple, list)) else (value,)
   return max(
-      count(each, expert_shards=expert_shards)
+      _count(each, expert_shards)
       for each in branches
       if _has_jaxpr(each)
   )

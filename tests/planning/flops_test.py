@@ -45,8 +45,18 @@ class FlopsTest(absltest.TestCase):
 
     # The product, the same once more, and one for each gradient.
     once = 2 * 3 * 4 * 4
-    found = count(jax.grad(loss, argnums=(0, 1)), (4, 4), (3, 4))
+    found = count(jax.value_and_grad(loss, (0, 1)), (4, 4), (3, 4))
     self.assertEqual(found, 4 * once)
+
+  def test_what_nothing_reads_is_not_counted(self):
+    def function(x, w):
+      def step(x, _):
+        del _
+        return x @ w, x @ w @ w  # The second one is not returned.
+
+      return jax.lax.scan(step, x, length=7)[0]
+
+    self.assertEqual(count(function, (3, 4), (4, 4)), 7 * 2 * 3 * 4 * 4)
 
   def test_shards_are_counted_together(self):
     mesh = mesh_lib.make_mesh(schema.MeshConfig(data=-1))
