@@ -34,6 +34,7 @@ from tests.chaos import costs
 from tests.chaos import faults
 from tests.chaos import kills as kills_lib
 from tests.chaos import long
+from tests.chaos import stages
 from tests.launch import chatter
 
 del conftest
@@ -72,6 +73,9 @@ def main() -> int:
   arguments = parser.parse_args()
   if arguments.experiment and (arguments.faults or arguments.long):
     parser.error('--experiment: of --kills and --costs only')
+  others = arguments.faults or arguments.long or arguments.costs
+  if not others and not stages.TOOL.exists():
+    parser.error('--kills: it needs py-spy: bash launch/setup.sh test chaos')
   console = rich.console.Console(width=120)
   with tempfile.TemporaryDirectory() as name:
     folder = pathlib.Path(name)

@@ -26,17 +26,14 @@ _FRAMES = {
     ('rl_tpu/cli/main.py', 'main'): 'start, resume or end',
 }
 _LINE = re.compile(r'^    (\S+) \((\S+):\d+\)$')
-_TOOL = pathlib.Path(sys.executable).with_name('py-spy')
+# Of the environment that runs this.
+TOOL = pathlib.Path(sys.executable).with_name('py-spy')
 
 
 def find(pid: int) -> str:
-  """The stage of a process that SIGSTOP has stopped.
-
-  Raises:
-    FileNotFoundError: py-spy is not installed (`bash launch/setup.sh chaos`).
-  """
+  """The stage of a process that SIGSTOP has stopped."""
   shown = subprocess.run(
-      [_TOOL, 'dump', '--nonblocking', '--pid', str(pid)],
+      [TOOL, 'dump', '--nonblocking', '--pid', str(pid)],
       capture_output=True, text=True, check=False,
   ).stdout
   _, _, main_thread = shown.partition('MainThread')
