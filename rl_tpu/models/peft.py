@@ -10,12 +10,12 @@ from typing import Any
 
 import jax
 import numpy as np
-from safetensors import numpy as safetensors_numpy
 
 from rl_tpu.models import config as config_lib
 from rl_tpu.models import decoder
 from rl_tpu.models import huggingface_names as names
 from rl_tpu.models import lora
+from rl_tpu.models import tensor_files
 
 CONFIG = 'adapter_config.json'
 TENSORS = 'adapter_model.safetensors'
@@ -49,10 +49,9 @@ def save(
     rank = config.lora.rank
     tensors[f'{_PREFIX}{name}.lora_A.weight'] = a.reshape(-1, rank).T
     tensors[f'{_PREFIX}{name}.lora_B.weight'] = b.reshape(rank, -1).T
-  safetensors_numpy.save_file(
+  tensor_files.write_file(
+      folder / TENSORS,
       {name: np.ascontiguousarray(value) for name, value in tensors.items()},
-      str(folder / TENSORS),
-      metadata={'format': 'pt'},
   )
   targets = {name.split('.')[-1] for name, *_ in _places(config)}
   content = {

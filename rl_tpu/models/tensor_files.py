@@ -15,6 +15,8 @@ import numpy as np
 import safetensors
 from safetensors import numpy as safetensors_numpy
 
+from rl_tpu.types import stops
+
 SINGLE = 'model.safetensors'
 INDEX = 'model.safetensors.index.json'
 # A folder above it is written as several files with an index.
@@ -201,10 +203,16 @@ def write_file(
     tensors: Mapping[str, np.ndarray],
     metadata: Mapping[str, str] | None = None,
 ) -> None:
-  """Writes one file, with the mark by which transformers knows the layout."""
-  safetensors_numpy.save_file(
-      dict(tensors), str(path), metadata={'format': 'pt'} | dict(metadata or {})
-  )
+  """Writes one file, with the mark by which transformers knows the layout.
+
+  Raises:
+    WriteFailed: the disk does not take it.
+  """
+  metadata = {'format': 'pt'} | dict(metadata or {})
+  try:
+    safetensors_numpy.save_file(dict(tensors), str(path), metadata=metadata)
+  except safetensors.SafetensorError as error:
+    raise stops.WriteFailed(f'{path}: {error}.') from error
 
 
 def _shards(entries, size_of, shard_bytes) -> list[list[Entry]]:

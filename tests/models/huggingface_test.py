@@ -9,12 +9,14 @@ from absl.testing import parameterized
 import jax
 import jax.numpy as jnp
 import numpy as np
+import safetensors
 from safetensors import numpy as safetensors_numpy
 
 from rl_tpu.config import schema
 from rl_tpu.models import huggingface
 from rl_tpu.models import tensor_files
 from rl_tpu.sharding import mesh as mesh_lib
+from rl_tpu.types import stops
 from tests.models import cases
 from tests.models import parity_models
 
@@ -295,6 +297,14 @@ class HuggingfaceTest(parameterized.TestCase):
     (self.folder / 'config.json').write_text('{')
     with self.assertRaisesRegex(ValueError, 'is no JSON'):
       huggingface.load(self.folder)
+
+  def test_a_full_disk_is_told_in_one_line(self):
+    full = safetensors.SafetensorError('No space left (os error 28)')
+    with mock.patch.object(safetensors_numpy, 'save_file', side_effect=full):
+      with self.assertRaisesRegex(
+          stops.WriteFailed, r'model\.safetensors: No space left'
+      ):
+        self.export()
 
   def test_what_no_model_type_has_is_not_exported(self):
     with self.assertRaisesRegex(ValueError, 'qkv_bias = True has no place'):
