@@ -118,8 +118,7 @@ def compare(
     )
     raise ValueError(
         f'--workdir={workdir}: its run was started with other settings:'
-        f' {shown};'
-        ' choose another directory, or go on with the new ones by'
+        f' {shown}; choose another directory, or go on with the new ones by'
         ' --override_config=yes.'
     )
   return changed

@@ -101,7 +101,6 @@ def check(
     console: rich.console.Console,
 ) -> int:
   """Makes the kills and prints the table."""
-
   command = ['rl_tpu']
   if arguments.processes > 1:
     command = [

@@ -22,6 +22,7 @@ import psutil
 from launch import processes
 from rl_tpu.records import jsonl
 from tests import tiny
+from tests.chaos import kills
 from tests.launch import chatter
 
 _ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
@@ -70,12 +71,6 @@ def _first_difference(one, other):
 def _lines(workdir):
   text = (workdir / 'metrics.jsonl').read_text()
   return [json.loads(line) for line in text.splitlines()]
-
-
-def _digests(workdir, step):
-  """Of every array in a checkpoint."""
-  path = workdir / 'checkpoints' / str(step) / 'host' / 'metadata'
-  return json.loads(path.read_text())['arrays']
 
 
 def _child_of(process):
@@ -168,7 +163,8 @@ class HostsTest(parameterized.TestCase):
     changes = [f'memory.{part}=host' for part in parts]
     printed, codes = _finish(_start(2, self._words(workdir, *changes)))
     self.assertEqual(codes, [0, 0], '\n'.join(printed))
-    self.assertEqual(_digests(workdir, 3), _digests(self.folder / 'of2', 3))
+    whole = kills.state(self.folder / 'of2', 3)
+    self.assertEqual(kills.state(workdir, 3)['arrays'], whole['arrays'])
     moved = [
         line['perf/host_transfer_gib'] for line in _lines(workdir)
         if 'perf/host_transfer_gib' in line
