@@ -244,6 +244,8 @@ def decode(data: Mapping[str, Any]) -> records.Rollout:
     ValueError: an unknown schema_version, or a field too many or too few.
   """
   version = data.get('schema_version')
+  if version == 2:
+    data, version = _from_version_2(data), records.SCHEMA_VERSION
   if version != records.SCHEMA_VERSION:
     raise ValueError(
         f'schema_version={version!r}: this program reads version'
@@ -263,6 +265,18 @@ def decode(data: Mapping[str, Any]) -> records.Rollout:
   }
   values['segments'] = tuple(_decode_segment(s) for s in values['segments'])
   return records.Rollout(**values)
+
+
+def _from_version_2(data: Mapping[str, Any]) -> dict[str, Any]:
+  """A record from before causes of cuts, tracebacks and seconds were told."""
+  cut = term.Cut.COMPACTION.value
+  unknown = {cut: term.CutCause.UNKNOWN.value}
+  segments = [
+      {**s, 'cut_cause': unknown.get(s.get('end_kind'))}
+      for s in data.get('segments', ())
+  ]
+  added = {'fault_trace': None, 'seconds': {}, 'segments': segments}
+  return {**data, **added, 'schema_version': records.SCHEMA_VERSION}
 
 
 def _decode_segment(data: Mapping[str, Any]) -> records.Segment:

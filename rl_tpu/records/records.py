@@ -15,7 +15,7 @@ from rl_tpu.types import support as support_lib
 from rl_tpu.types import termination as term
 from rl_tpu.types import token_types
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 
 CONTEXT, ACTION, SUMMARY, OBSERVATION, RUNTIME = 'C', 'A', 'S', 'O', 'R'
 ROLES = (CONTEXT, ACTION, SUMMARY, OBSERVATION, RUNTIME)
@@ -71,6 +71,8 @@ class Segment:
     action_offset: action tokens of earlier segments.
     turn_offset: turns that ended in earlier segments.
     end_kind: a cut's name, or the rollout's termination on the last segment.
+    cut_cause: why a compaction_cut was made, a `termination.CutCause`; None
+      at a resume_cut and at an end.
     prev_state_ref: id of the state the policy continued from; None at the
       start.
     next_state_ref: id of the state it continued with; equals the successor's
@@ -112,6 +114,7 @@ class Segment:
   behaviour_version: np.ndarray
   sampling: Sampling | None = None
   support: support_lib.Support | None = None
+  cut_cause: str | None = None
 
   def __len__(self) -> int:
     return len(self.token)
@@ -124,7 +127,14 @@ class Segment:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Rollout:
-  """One run of one task, from reset to its end (R1)."""
+  """One run of one task, from reset to its end (R1).
+
+  Attributes:
+    seconds: what the rollout waited for, by part: environment, tool,
+      verifier, decoding.
+    fault_detail: what failed under an infra_failure, in one line.
+    fault_trace: the traceback of what failed; None where there is none.
+  """
 
   rollout_id: str
   task_id: str
@@ -160,6 +170,8 @@ class Rollout:
   state_ids: dict[int, str] = dataclasses.field(default_factory=dict)
   counters: dict[str, float] = dataclasses.field(default_factory=dict)
   fault_detail: str | None = None
+  fault_trace: str | None = None
+  seconds: dict[str, float] = dataclasses.field(default_factory=dict)
   schema_version: int = SCHEMA_VERSION
 
   @property

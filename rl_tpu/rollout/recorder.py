@@ -185,20 +185,34 @@ class Recorder:
     if weight:
       self._rewards.append((position, weight * float(value)))
 
-  def cut(self, kind: term.Cut) -> None:
-    """Closes the window at a boundary that is no end."""
-    self._finish(kind.value, self._state_ref(len(self._segments) + 1))
+  def cut(self, kind: term.Cut, cause: term.CutCause | None = None) -> None:
+    """Closes the window at a boundary that is no end.
+
+    Args:
+      kind: of the boundary.
+      cause: of a compaction; None at a resume.
+    """
+    self._finish(
+        kind.value,
+        self._state_ref(len(self._segments) + 1),
+        cause.value if cause is not None else None,
+    )
 
   def close(self, termination: term.Termination) -> tuple:
     """Closes the last window; returns the segments in time order."""
     if self._draft is not None:
-      self._finish(termination.value, None)
+      self._finish(termination.value)
     return tuple(self._segments)
 
   def _state_ref(self, index: int) -> str:
     return f'{self._lineage}#{self._rollout_id}/{index}'
 
-  def _finish(self, end_kind: str, next_state_ref: str | None) -> None:
+  def _finish(
+      self,
+      end_kind: str,
+      next_state_ref: str | None = None,
+      cut_cause: str | None = None,
+  ) -> None:
     draft = self._draft
     index = len(self._segments)
     token = draft.column('token')
@@ -232,6 +246,7 @@ class Recorder:
             behaviour_version=draft.column('behaviour_version'),
             sampling=draft.sampling,
             support=draft.support(),
+            cut_cause=cut_cause,
         )
     )
     self._draft = None

@@ -144,7 +144,7 @@ class Session:
       yield from self._append(observation)
     except chat.HistoryRewritten:
       # The policy goes on from other tokens than it has seen: a cut (K04).
-      self._recorder.cut(term.Cut.COMPACTION)
+      self._recorder.cut(term.Cut.COMPACTION, term.CutCause.TEMPLATE)
       opening = [*before, *observation.messages, *observation.prompt]
       self._recorder.open(self._talk.open(opening))
       self._window_turns = 0
@@ -199,7 +199,13 @@ class Session:
   ) -> Generator[Ask, Any, None]:
     """Cuts, and opens the next window on the summary."""
     settings = self._settings
-    self._recorder.cut(term.Cut.COMPACTION)
+    by_policy = settings.compaction.author == 'policy'
+    self._recorder.cut(
+        term.Cut.COMPACTION,
+        term.CutCause.POLICY_SUMMARY
+        if by_policy
+        else term.CutCause.RUNTIME_SUMMARY,
+    )
     if protocol.READS_SUMMARY in self._spec.capabilities:
       yield Call('remember', (summary.strip(),))
     instruction = yield Call('instruction')

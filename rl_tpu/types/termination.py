@@ -28,6 +28,19 @@ class Cut(str, enum.Enum):
   RESUME = 'resume_cut'
 
 
+class CutCause(str, enum.Enum):
+  """Why a window was compacted: who asked for the cut.
+
+  `template` is a chat template that changes what was fed before; `unknown` is
+  read from records that were written before the cause was.
+  """
+
+  POLICY_SUMMARY = 'policy_summary'
+  RUNTIME_SUMMARY = 'runtime_summary'
+  TEMPLATE = 'template'
+  UNKNOWN = 'unknown'
+
+
 class AbortCause(str, enum.Enum):
   """Why the runtime ended a run by its own rule."""
 

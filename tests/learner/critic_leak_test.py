@@ -48,13 +48,15 @@ CHANGED_ROLLOUT = dict(
     t_end=9.0, t_enqueued=9.0, t_consumed=9.0, agent_id='other',
     tenant_id='other', discard_reason=term.DiscardReason.STALE,
     safety_events=(('x', 0, 0),), state_ids={0: 'other'},
-    counters={'x': 9.0}, fault_detail='other', schema_version=9,
+    counters={'x': 9.0}, fault_detail='other', fault_trace='other',
+    seconds={'x': 9.0}, schema_version=9,
 )
 CHANGED_SEGMENT = dict(
     rollout_id='other', global_token_offset=99, action_offset=99,
     turn_offset=99, end_kind='resume_cut', prev_state_ref='other',
     next_state_ref='other', summary_hash='other', summary_author='runtime',
     context_length=1, context_hash='other', sampling=None,
+    cut_cause='unknown',
 )
 
 

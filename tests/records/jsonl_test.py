@@ -57,6 +57,7 @@ def segment(index: int = 0, roles: str = 'CCAAOS', **changes):
       behaviour_logprob=np.where(is_action, -0.1, 0).astype(np.float32),
       behaviour_version=np.where(is_action, 5, -1).astype(np.int32),
       sampling=SAMPLING,
+      cut_cause='template',
   )
   return records.Segment(**(fields | changes))
 
@@ -89,6 +90,8 @@ def rollout(*segments: records.Segment, **changes) -> records.Rollout:
       t_start=1.1,
       state_ids={0: 'a', 3: 'b'},
       counters={'tool_calls': 2, 'share': 0.25},
+      seconds={'environment': 0.1 + 0.2},
+      fault_trace='line 1\nline 2',
       safety_events=(('denied', 0, 3),),
   )
   return records.Rollout(**(fields | changes))
@@ -187,13 +190,26 @@ class JsonlTest(parameterized.TestCase):
     self.assertIn('-0.1,', line)
     self.assertNotIn('-0.10000000149', line)
 
-  @parameterized.parameters(1, 3, '2', None)
+  @parameterized.parameters(1, 4, '3', None)
   def test_R8_unknown_schema_version_is_refused(self, version):
     path = self.path()
     data = jsonl.encode(rollout(segment())) | {'schema_version': version}
     jsonl.write_lines(path, [jsonl.encode(rollout(segment())), data])
     with self.assertRaisesRegex(ValueError, r'x.jsonl:2: schema_version='):
       list(jsonl.read(path))
+
+  def test_a_file_of_version_2_knows_no_cause_of_a_cut(self):
+    data = jsonl.encode(
+        rollout(segment(), segment(1, end_kind='policy_stop'))
+    )
+    data['schema_version'] = 2
+    for name in ('fault_trace', 'seconds'):
+      del data[name]
+    for part in data['segments']:
+      del part['cut_cause']
+    read = jsonl.decode(data)
+    self.assertEqual([s.cut_cause for s in read.segments], ['unknown', None])
+    self.assertEqual(read.seconds, {})
 
   @parameterized.parameters(math.nan, math.inf, -math.inf)
   def test_R8_numbers_that_are_not_finite_are_refused(self, number):
