@@ -4,25 +4,31 @@ A worker that stops in the middle of an answer, or says what is no answer,
 must not hold up whoever reads: what has come is kept until it is whole.
 """
 
-import pickle
 import socket
 import struct
 from typing import Any
 
 from multiprocessing import connection as connection_lib
 
+from rl_tpu.isolation import wire
+
 _LENGTH = struct.Struct('!Q')
 # A longer answer is no answer: it would fill the memory of the run.
-MAX_BYTES = 1 << 28
+MAX_BYTES = 1 << 26
 _CHUNK = 1 << 20
 
 
-class Channel:
-  """One end of a socket that carries pickled objects behind their lengths."""
+class TooLong(ValueError):
+  """A message of more bytes than are taken."""
 
-  def __init__(self, end: socket.socket):
-    """Takes the socket over."""
+
+class Channel:
+  """One end of a socket that carries values (`wire`) behind their lengths."""
+
+  def __init__(self, end: socket.socket, max_bytes: int = MAX_BYTES):
+    """Takes the socket over; longer messages than that are none."""
     self._socket = end
+    self._max_bytes = max_bytes
     self._socket.setblocking(False)
     self._data = bytearray()
 
@@ -35,9 +41,11 @@ class Channel:
 
     Raises:
       OSError: the other end is gone, or did not take it in time.
-      Exception: of pickle, which does not take the message; nothing is sent.
+      TypeError, ValueError: it cannot be written; nothing is sent.
     """
-    data = pickle.dumps(message)
+    data = wire.packed(message)
+    if len(data) > MAX_BYTES:
+      raise ValueError(f'it has {len(data)} bytes, and {MAX_BYTES} are taken.')
     self._socket.settimeout(timeout_s)
     try:
       self._socket.sendall(_LENGTH.pack(len(data)) + data)
@@ -61,11 +69,10 @@ class Channel:
         raise EOFError
       self._data += chunk
     try:
-      return pickle.loads(data)
-    except Exception as error:  # pylint: disable=broad-except
-      # Reading it runs user code, which may raise anything.
+      return wire.unpacked(data)
+    except ValueError as error:
       raise ValueError(
-          f'it could not be read: {type(error).__name__}: {error}'
+          f'it could not be read: {type(error).__name__}: {str(error):.300}'
       ) from error
 
   def wait(self) -> Any:
@@ -82,8 +89,8 @@ class Channel:
     if len(self._data) < _LENGTH.size:
       return None
     (length,) = _LENGTH.unpack_from(self._data)
-    if length > MAX_BYTES:
-      raise ValueError(f'it has {length} bytes, and {MAX_BYTES} are taken.')
+    if length > self._max_bytes:
+      raise TooLong(f'it has {length} bytes, and {self._max_bytes} are taken.')
     stop = _LENGTH.size + length
     if len(self._data) < stop:
       return None

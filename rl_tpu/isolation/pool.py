@@ -53,7 +53,7 @@ class CallPool:
 
     Args:
       target: import path of a function, `module:function`.
-      args: its arguments; they and the result travel by pickle.
+      args: its arguments; they and the result are what `wire` takes.
       timeout_s: wall limit, counted from the moment the function is entered.
 
     Raises:

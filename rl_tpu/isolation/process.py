@@ -20,6 +20,8 @@ from rl_tpu.types import termination as term
 # Imports and set-up of user code are not part of a call's wall limit.
 STARTUP_S = 60.0
 _SEND_S = 10.0
+# Characters of what a worker says of an exception; an honest one cuts it.
+_MAX_FAILURE = 100_000
 
 
 class Call:
@@ -188,7 +190,7 @@ class WorkerProcess:
     if kind == 'ready' and not self._is_ready:
       self._is_ready = True
       self._send()
-    elif kind == 'error' and len(parts) == 4 and not self._is_ready:
+    elif kind == 'error' and _is_failure(parts) and not self._is_ready:
       self._end(
           errors.WorkerCrashed(f'it could not start: {parts[2]}', parts[3])
       )
@@ -198,7 +200,7 @@ class WorkerProcess:
     elif kind == 'value' and len(parts) == 1 and is_asked:
       call, self._call = self._call, None
       call.succeed(parts[0])
-    elif kind == 'error' and len(parts) == 4 and is_asked:
+    elif kind == 'error' and _is_failure(parts) and is_asked:
       call, self._call = self._call, None
       call.fail(errors.CallFailed(*parts))
       if parts[3] == term.FaultCause.MEMORY:
@@ -243,6 +245,16 @@ class WorkerProcess:
       os.close(self._life)
     if call is not None:
       call.fail(error)
+
+
+def _is_failure(parts: tuple[Any, ...]) -> bool:
+  """Class, message and traceback as texts, and a cause or none."""
+  if len(parts) != 4 or not all(isinstance(p, str) for p in parts[:3]):
+    return False
+  is_short = sum(len(part) for part in parts[:3]) <= _MAX_FAILURE
+  return is_short and (
+      parts[3] is None or isinstance(parts[3], term.FaultCause)
+  )
 
 
 def _environment() -> dict[str, str]:

@@ -72,8 +72,8 @@ def serve(channel: messages.Channel, preload: list[str]) -> None:
       channel.send(answer)
     except OSError:
       return
-    except BaseException as error:  # pylint: disable=broad-except
-      # Pickle runs user code too, and may not take what it is given.
+    except (TypeError, ValueError) as error:
+      # What the user's code returned is nothing that can be sent.
       channel.send(_failure(error))
 
 
@@ -92,10 +92,13 @@ def _answer(
 
 def _failure(error: BaseException) -> tuple[Any, ...]:
   trace = ''.join(traceback.format_exception(error, limit=-6))
-  return (
-      'error', type(error).__name__, str(error)[:2000], trace[-4000:],
-      errors.cause_of(error),
-  )
+  parts = type(error).__name__, str(error)[:2000], trace[-4000:]
+  return 'error', *map(_sendable, parts), errors.cause_of(error)
+
+
+def _sendable(text: str) -> str:
+  """A text without halves of surrogate pairs, which no message holds."""
+  return text.encode('utf-8', 'backslashreplace').decode('utf-8')
 
 
 def _end_with_parent(life: int) -> None:

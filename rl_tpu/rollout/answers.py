@@ -11,6 +11,8 @@ import numbers
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 from rl_tpu.environments import protocol
 from rl_tpu.types import termination as term
 from rl_tpu.verifiers import protocol as verifiers
@@ -42,6 +44,8 @@ def check_score(answer: Any) -> None:
   """
   _is_a('score', answer, verifiers.Score)
   _number('score', 'value', answer.value)
+  _is_a('score.solved', answer.solved, (bool, np.bool_))
+  _numbers('score.components', answer.components)
 
 
 def _is_a(what: str, value: Any, kind: Any) -> None:
@@ -64,10 +68,17 @@ def _text(what: str, value: Any) -> None:
 
 
 def _number(what: str, name: str, value: Any) -> None:
-  is_number = isinstance(value, numbers.Real) and math.isfinite(value)
-  if not is_number:
-    # No number is not a 0 (K35).
-    raise Garbage(f'{what}: {name} = {value!r:.100}, which is no number.')
+  if isinstance(value, numbers.Real) and _is_finite(value):
+    return
+  # No number is not a 0 (K35).
+  raise Garbage(f'{what}: {name} = {value!r:.100}, which is no number.')
+
+
+def _is_finite(value: Any) -> bool:
+  try:
+    return math.isfinite(value)
+  except OverflowError:  # An integer that no float holds.
+    return False
 
 
 def _numbers(what: str, values: Any) -> None:

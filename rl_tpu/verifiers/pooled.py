@@ -111,11 +111,15 @@ class _Scoring:
       protocol.VerifierFault: there is none.
     """
     try:
-      value, solved, components = self._call.result()
+      score = self._call.result()
     except errors.WorkerError as error:
       cause = error.fault_cause or term.FaultCause.VERIFIER
       raise protocol.VerifierFault(str(error), cause) from error
-    return protocol.Score(value, solved, components)
+    if not isinstance(score, protocol.Score):
+      raise protocol.VerifierFault(
+          f'the worker returned a {type(score).__name__}, no Score.'
+      )
+    return score
 
 
 @functools.cache
@@ -123,9 +127,7 @@ def _built(target: str, settings: str) -> protocol.Verifier:
   return loading.construct(target, json.loads(settings), setting='verifier')
 
 
-def score_here(
-    target: str, settings: str, evidence: str
-) -> tuple[float, bool, dict[str, float]]:
+def score_here(target: str, settings: str, evidence: str) -> protocol.Score:
   """Scores in this process; what the workers run.
 
   Raises:
@@ -135,4 +137,4 @@ def score_here(
   value = float(score.value)
   if not math.isfinite(value):
     raise ValueError(f'the verifier returned {value}, which is no score.')
-  return value, bool(score.solved), dict(score.components)
+  return protocol.Score(value, bool(score.solved), dict(score.components))

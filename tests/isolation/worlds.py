@@ -9,6 +9,7 @@ import random
 import struct
 import subprocess
 import sys
+import threading
 import time
 
 from rl_tpu.environments import protocol
@@ -78,16 +79,97 @@ def unreadable_there():
 
 def say(data):
   """Writes to the worker's own socket, as a stray descriptor would."""
-  os.write(int(sys.argv[1]), data)
+  while data:
+    try:
+      data = data[os.write(int(sys.argv[1]), data) :]
+    except BlockingIOError:
+      time.sleep(0.001)
 
 
 def noise():
   say(b'x' * 64)
 
 
-def another_object():
-  data = pickle.dumps(42)
+def frame(data):
   say(struct.pack('!Q', len(data)) + data)
+  time.sleep(10_000)
+
+
+class Evil:
+  """What unpickling it does is told by a file."""
+
+  def __init__(self, path):
+    self.path = path
+
+  def __reduce__(self):
+    return open, (self.path, 'w')
+
+
+def frame_pickle(path, protocol_number):
+  frame(pickle.dumps(Evil(path), protocol_number))
+
+
+def frame_codes(codes):
+  frame(''.join(map(chr, codes)).encode('utf-8', 'surrogatepass'))
+
+
+def answer_later(delay_s):
+  data = b'{"is": "tuple", "of": ["value", 666]}'
+
+  def late():
+    time.sleep(delay_s)
+    say(struct.pack('!Q', len(data)) + data)
+
+  threading.Thread(target=late).start()
+  return 1
+
+
+def number(name):
+  return float(name)
+
+
+def frame_nested(times, mark):
+  frame(mark.encode() * times)
+
+
+def frame_zeros(count):
+  frame(b'[' + b'0,' * count + b'0]')
+
+
+def length_alone(length):
+  say(struct.pack('!Q', length))
+  time.sleep(10_000)
+
+
+def flood():
+  data = b'["started"]'
+  while True:
+    say((struct.pack('!Q', len(data)) + data) * 1000)
+
+
+def long_text(length):
+  return 'x' * length
+
+
+def another_object():
+  data = b'42'
+  say(struct.pack('!Q', len(data)) + data)
+
+
+def echo(value):
+  return value
+
+
+def half_a_pair():
+  return chr(0xd83d)
+
+
+def raise_half_a_pair():
+  raise ValueError(chr(0xd83d))
+
+
+def variables():
+  return dict(os.environ)
 
 
 def half_an_answer():
