@@ -16,6 +16,7 @@ from rl_tpu.config import loading
 from rl_tpu.config import schema
 from rl_tpu.environments import protocol
 from rl_tpu.isolation import remote
+from rl_tpu.isolation import variables
 from rl_tpu.records import records
 from rl_tpu.rewards import scaling
 from rl_tpu.rollout import desk as desk_lib
@@ -172,7 +173,8 @@ def build_world(
   _check_reward_names(config, spec)
   _check_steps(config, spec)
   _check_window(config, environment, tokenizer, template)
-  pool = _build_pool(config.environment)
+  variables.check(config.isolation.pass_variables)
+  pool = _build_pool(config.environment, config.isolation)
   verifier = pooled.PooledVerifier(
       config.verifier.target,
       dict(config.verifier.settings),
@@ -180,6 +182,7 @@ def build_world(
       timeout_s=config.verifier.timeout_s,
       startup_s=config.verifier.start_timeout_s,
       memory_gib=config.verifier.memory_gib,
+      pass_variables=config.isolation.pass_variables,
   )
   try:
     scaling.check_verifier(config.reward, verifier.verifier_id)
@@ -193,7 +196,7 @@ def build_world(
 
 
 def _build_pool(
-    config: schema.EnvironmentConfig,
+    config: schema.EnvironmentConfig, isolation: schema.IsolationConfig
 ) -> remote.RemotePool | desk_lib.InlinePool:
   settings = dict(config.settings)
   if config.isolation == 'inline':
@@ -207,6 +210,7 @@ def _build_pool(
       startup_s=config.start_timeout_s,
       close_s=config.close_timeout_s,
       memory_gib=config.memory_gib,
+      pass_variables=isolation.pass_variables,
   )
 
 

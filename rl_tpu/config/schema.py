@@ -170,6 +170,18 @@ class VerifierConfig:
 
 
 @dataclasses.dataclass(frozen=True)
+class IsolationConfig:
+  """What the worker processes of environments and verifiers are given.
+
+  Attributes:
+    pass_variables: names of environment variables, beside PATH, HOME, LANG,
+      TMPDIR and PYTHONPATH; no other variable of the trainer reaches them.
+  """
+
+  pass_variables: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
 class TasksConfig:
   """The task source: a class with `__len__` and `__getitem__` -> Task.
 
@@ -539,6 +551,7 @@ class ExperimentConfig:
   model: ModelConfig = ModelConfig()
   environment: EnvironmentConfig = EnvironmentConfig()
   verifier: VerifierConfig = VerifierConfig()
+  isolation: IsolationConfig = IsolationConfig()
   tasks: TasksConfig = TasksConfig()
   budgets: budget_lib.Budget = budget_lib.Budget()
   compaction: CompactionConfig = CompactionConfig()

@@ -54,6 +54,10 @@ class WorkerCrashed(WorkerError):
     self.fault_cause = fault_cause
 
 
+class AnswerTooLong(WorkerCrashed):
+  """The answer has more bytes than are taken; the process was ended."""
+
+
 class CallFailed(WorkerError):
   """The code in the worker raised; the message holds its traceback."""
 

@@ -6,6 +6,7 @@ from multiprocessing import connection as connection_lib
 from typing import Any
 
 from rl_tpu.isolation import errors
+from rl_tpu.isolation import messages
 from rl_tpu.isolation import process
 
 Call = process.Call
@@ -25,6 +26,8 @@ class CallPool:
       preload: Sequence[str] = (),
       startup_s: float = process.STARTUP_S,
       memory_gib: float | None = None,
+      max_bytes: int = messages.MAX_BYTES,
+      pass_variables: Sequence[str] = (),
   ):
     """Starts the workers.
 
@@ -33,6 +36,8 @@ class CallPool:
       preload: modules that every worker imports at its start.
       startup_s: limit of a start, and of the imports of each call.
       memory_gib: address space of a worker; None is no limit.
+      max_bytes: of an answer.
+      pass_variables: names of environment variables that they are given.
 
     Raises:
       ValueError: no workers.
@@ -42,6 +47,8 @@ class CallPool:
     self._preload = tuple(preload)
     self._startup_s = startup_s
     self._memory_gib = memory_gib
+    self._max_bytes = max_bytes
+    self._pass_variables = tuple(pass_variables)
     self._queue: collections.deque[Call] = collections.deque()
     self._is_closed = False
     self._workers = [self._start() for _ in range(workers)]
@@ -83,7 +90,11 @@ class CallPool:
 
   def _start(self) -> process.WorkerProcess:
     return process.WorkerProcess(
-        self._preload, self._startup_s, self._memory_gib
+        self._preload,
+        self._startup_s,
+        self._memory_gib,
+        self._max_bytes,
+        self._pass_variables,
     )
 
   def _pump(self, wait_s: float) -> None:

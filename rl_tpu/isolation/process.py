@@ -15,6 +15,7 @@ from typing import Any
 
 from rl_tpu.isolation import errors
 from rl_tpu.isolation import messages
+from rl_tpu.isolation import variables
 from rl_tpu.types import termination as term
 
 # Imports and set-up of user code are not part of a call's wall limit.
@@ -84,6 +85,8 @@ class WorkerProcess:
       preload: Sequence[str] = (),
       startup_s: float = STARTUP_S,
       memory_gib: float | None = None,
+      max_bytes: int = messages.MAX_BYTES,
+      pass_variables: Sequence[str] = (),
   ):
     """Starts it; `poll` finds out when it is ready.
 
@@ -91,15 +94,18 @@ class WorkerProcess:
       preload: modules that it imports before the first call.
       startup_s: limit of the start, and of the imports of each call.
       memory_gib: address space that it may take; None is no limit.
+      max_bytes: of what it says at once.
+      pass_variables: names of environment variables that it is given, too.
     """
     self._startup_s = startup_s
+    self._left_out = variables.left_out(pass_variables)
     self._call: Call | None = None
     self._is_ready = False
     self._is_sent = False
     self._is_started = False
     self.is_alive = True
     ours, theirs = socket.socketpair()
-    self._channel = messages.Channel(ours)
+    self._channel = messages.Channel(ours, max_bytes)
     life, self._life = os.pipe()
     memory = 0 if memory_gib is None else int(memory_gib * 2**30)
     self._process = subprocess.Popen(
@@ -107,7 +113,7 @@ class WorkerProcess:
             sys.executable, '-m', 'rl_tpu.isolation.worker',
             str(theirs.fileno()), str(life), str(memory), *preload,
         ],
-        env=_environment(),
+        env=variables.given(pass_variables),
         pass_fds=(theirs.fileno(), life),
         stdin=subprocess.DEVNULL,
         stdout=2,  # What user code prints must not mix with our output.
@@ -149,6 +155,8 @@ class WorkerProcess:
         message = self._channel.receive()
       except (EOFError, OSError):
         self._end(self._exit())
+      except messages.TooLong as error:
+        self._end(errors.AnswerTooLong(f'its answer is none: {error}'))
       except ValueError as error:
         self._end(errors.WorkerCrashed(f'its answer is none: {error}'))
       else:
@@ -192,7 +200,9 @@ class WorkerProcess:
       self._send()
     elif kind == 'error' and _is_failure(parts) and not self._is_ready:
       self._end(
-          errors.WorkerCrashed(f'it could not start: {parts[2]}', parts[3])
+          errors.WorkerCrashed(
+              f'it could not start: {parts[2]}{self._left_out}', parts[3]
+          )
       )
     elif kind == 'started' and is_asked and not self._is_started:
       self._is_started = True
@@ -230,7 +240,8 @@ class WorkerProcess:
           ' memory.',
           term.FaultCause.MEMORY,
       )
-    return errors.WorkerCrashed(f'the process ended with code {code}.')
+    told = '' if self._is_ready else self._left_out
+    return errors.WorkerCrashed(f'the process ended with code {code}.{told}')
 
   def _end(self, error: errors.WorkerError) -> None:
     call, self._call = self._call, None
@@ -255,14 +266,3 @@ def _is_failure(parts: tuple[Any, ...]) -> bool:
   return is_short and (
       parts[3] is None or isinstance(parts[3], term.FaultCause)
   )
-
-
-def _environment() -> dict[str, str]:
-  """The parent's variables, with its import path and without its devices."""
-  path = os.pathsep.join(p or os.getcwd() for p in sys.path)
-  return {
-      'OMP_NUM_THREADS': '1',
-      **os.environ,
-      'PYTHONPATH': path,
-      'JAX_PLATFORMS': 'cpu',
-  }

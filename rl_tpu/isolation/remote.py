@@ -5,7 +5,7 @@ generators included. A call that hangs ends its process, and with it one
 rollout; the place is taken by a new process.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rl_tpu.isolation import errors
@@ -33,6 +33,7 @@ class RemotePool:
       startup_s: float = process.STARTUP_S,
       close_s: float = 10.0,
       memory_gib: float | None = None,
+      pass_variables: Sequence[str] = (),
   ):
     """Starts the processes.
 
@@ -44,6 +45,7 @@ class RemotePool:
       startup_s: limit of a start, and of building an environment.
       close_s: limit of closing one.
       memory_gib: address space of a process; None is no limit.
+      pass_variables: names of environment variables that they are given.
 
     Raises:
       ValueError: no workers.
@@ -56,6 +58,7 @@ class RemotePool:
     self._startup_s = startup_s
     self._close_s = close_s
     self._memory_gib = memory_gib
+    self._pass_variables = tuple(pass_variables)
     self.close_faults = 0
     self._is_closed = False
     self._places = [_Place(self._start()) for _ in range(workers)]
@@ -123,7 +126,10 @@ class RemotePool:
   def _start(self) -> process.WorkerProcess:
     module = self._target.partition(':')[0]
     return process.WorkerProcess(
-        (module,), self._startup_s, self._memory_gib
+        (module,),
+        self._startup_s,
+        self._memory_gib,
+        pass_variables=self._pass_variables,
     )
 
   def _pump(self, wait_s: float) -> None:

@@ -65,6 +65,11 @@ def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
   return environment
 
 
+def parsed(text: str) -> jinja2.nodes.Template:
+  """The tree of a template that compiles."""
+  return _environment().parse(text)
+
+
 @functools.lru_cache(_CACHED)
 def compiled(text: str) -> tuple[jinja2.Template, frozenset[str]]:
   """A template, and the names that it may read.

@@ -7,7 +7,7 @@ rollout and nothing else: the future raises `VerifierFault`.
 import functools
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rl_tpu.config import loading
@@ -30,6 +30,7 @@ class PooledVerifier:
       timeout_s: float = 10.0,
       startup_s: float = process.STARTUP_S,
       memory_gib: float | None = None,
+      pass_variables: Sequence[str] = (),
   ):
     """Builds it once here, which checks the settings, and starts workers.
 
@@ -40,6 +41,7 @@ class PooledVerifier:
       timeout_s: wall limit of one score.
       startup_s: limit of a worker's start.
       memory_gib: address space of a worker; None is no limit.
+      pass_variables: names of environment variables that they are given.
 
     Raises:
       ValueError: a target or a setting that does not exist.
@@ -58,6 +60,7 @@ class PooledVerifier:
         preload=(target.partition(':')[0],),
         startup_s=startup_s,
         memory_gib=memory_gib,
+        pass_variables=pass_variables,
     )
 
   @property
