@@ -1,8 +1,9 @@
 """The tokens that a model folder names as ends of a turn (K19)."""
 
-import json
 import pathlib
 from typing import Any
+
+from rl_tpu.text import json_files
 
 # The first of them that names any is believed.
 _FILES = ('generation_config.json', 'config.json')
@@ -39,15 +40,7 @@ def read_object(path: pathlib.Path) -> dict[str, Any]:
   Raises:
     ValueError: the file is not a JSON object.
   """
-  if not path.is_file():
-    return {}
-  try:
-    data = json.loads(path.read_text(encoding='utf-8'))
-  except ValueError as error:
-    raise ValueError(f'{path}: it is not JSON: {error}') from error
-  if not isinstance(data, dict):
-    raise ValueError(f'{path}: it is not a JSON object.')
-  return data
+  return json_files.read_object(path) if json_files.is_there(path) else {}
 
 
 def _checked(path: pathlib.Path, found: Any, size: int) -> tuple[int, ...]:
@@ -55,7 +48,7 @@ def _checked(path: pathlib.Path, found: Any, size: int) -> tuple[int, ...]:
   for entry in ids:
     if type(entry) is not int or not 0 <= entry < size:
       raise ValueError(
-          f'{path}: eos_token_id {entry!r} is no id of the tokenizer, which has'
+          f'{path}: eos_token_id {json_files.shown(entry)} is no id of the tokenizer, which has'
           f' {size} tokens.'
       )
   return tuple(dict.fromkeys(ids))
