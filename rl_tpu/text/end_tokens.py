@@ -5,8 +5,8 @@ from typing import Any
 
 from rl_tpu.text import json_files
 
-# The first of them that names any is believed.
-_FILES = ('generation_config.json', 'config.json')
+# The first of them that names any is believed, as transformers does.
+FILES = ('generation_config.json', 'config.json')
 
 
 def read(
@@ -26,12 +26,28 @@ def read(
     ValueError: an entry that is no id of the vocabulary, or a file that is
       not a JSON object.
   """
-  for name in _FILES:
+  for found in told(folder, size).values():
+    return found
+  return () if eos_id is None else (eos_id,)
+
+
+def told(folder: str | pathlib.Path, size: int) -> dict[str, tuple[int, ...]]:
+  """The ids that each file names, by its name; the first one is believed.
+
+  Args:
+    folder: of the model.
+    size: of the vocabulary.
+
+  Raises:
+    ValueError: as `read`.
+  """
+  out = {}
+  for name in FILES:
     path = pathlib.Path(folder) / name
     found = read_object(path).get('eos_token_id')
     if found is not None:
-      return _checked(path, found, size)
-  return () if eos_id is None else (eos_id,)
+      out[name] = _checked(path, found, size)
+  return out
 
 
 def read_object(path: pathlib.Path) -> dict[str, Any]:

@@ -94,7 +94,7 @@ def loads_object(data: bytes, path: pathlib.Path) -> dict[str, Any]:
   except RecursionError:
     raise ValueError(_too_deep(path)) from None
   except ValueError as error:
-    raise ValueError(f'{path} is no JSON: {error}.') from None
+    raise ValueError(f'{path} does not parse as JSON: {error}.') from None
   if not isinstance(content, dict):
     raise ValueError(f'{path} must hold a JSON object.')
   return content
@@ -107,7 +107,7 @@ def shown(value: Any) -> str:
 
 
 def _too_deep(path: pathlib.Path) -> str:
-  return f'{path} is no JSON: it nests more than {MAX_DEPTH} deep.'
+  return f'{path} does not parse as JSON: it nests more than {MAX_DEPTH} deep.'
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
