@@ -8,6 +8,7 @@ from typing import Any
 from absl import logging
 
 from rl_tpu.config import schema
+from rl_tpu.models import value_head
 from rl_tpu.text import chat
 from rl_tpu.text import end_tokens
 from rl_tpu.text import templates
@@ -104,7 +105,7 @@ def write(
     template: of the folder; where it writes the eos token itself, that token
       stays what it is, because the prompts would change with it.
   """
-  for name in end_tokens.FILES:
+  for name in (*end_tokens.FILES, f'{value_head.CRITIC}/config.json'):
     content = end_tokens.read_object(folder / name)
     told = content.get('eos_token_id')
     if told is not None and _listed(told) != list(ends):

@@ -147,9 +147,9 @@ def write(
       config_json=content, dtype=dtype, on_written=on_written
   )
   huggingface.save(out, source.decoder, source.params, **how)
-  _write_texts(source.config, out)
   if source.critic is not None:
     value_head.save(out, source.decoder, source.critic, **how)
+  _write_texts(source.config, out)
 
 
 def write_adapters(source: Source, out: str | pathlib.Path) -> None:

@@ -118,8 +118,13 @@ def load(
   head = {n.removeprefix(_PREFIX): t.read() for n, t in tensors.items()}
   said = tensor_files.metadata_of(path)
   limits = _limits(path, said.get(_RANGE, 'null'))
-  backbone = None
-  if said.get(_BACKBONE) == CRITIC:
+  owner, backbone = said.get(_BACKBONE, 'model'), None
+  if owner not in ('model', CRITIC):
+    raise ValueError(
+        f'{path}: its {_BACKBONE} must be model or {CRITIC}, got'
+        f' {json_files.shown(owner)}.'
+    )
+  if owner == CRITIC:
     backbone = _backbone(folder, config, mesh)
   return Pretrained(head, backbone, limits)
 
