@@ -67,7 +67,7 @@ def _told(config, tokenizer, template) -> Iterator[tuple[str, int]]:
   """Who says so, and the id."""
   closing = _closing(tokenizer, template)
   if closing is not None:
-    yield 'which the chat template writes after a reply (its closing token)', closing
+    yield 'the closing token of the chat template', closing
   told = end_tokens.told(config.model.path, tokenizer.size)
   for name, found in told.items():
     for index in found:

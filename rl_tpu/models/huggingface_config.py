@@ -102,8 +102,8 @@ def parse(
   kind = data.get('model_type')
   if not isinstance(kind, str) or kind not in families.FAMILIES:
     raise ValueError(
-        f'{path}: model_type = {json_files.shown(kind)} is not supported; use one of'
-        f' {sorted(families.FAMILIES)}.'
+        f'{path}: model_type = {json_files.shown(kind)} is not supported; use'
+        f' one of {sorted(families.FAMILIES)}.'
     )
   try:
     return _parse(data, families.FAMILIES[kind])

@@ -64,7 +64,9 @@ def read_bytes(path: pathlib.Path, *, limit: int = MAX_BYTES) -> bytes:
   return data
 
 
-def read_object(path: pathlib.Path, *, limit: int = MAX_BYTES) -> dict[str, Any]:
+def read_object(
+    path: pathlib.Path, *, limit: int = MAX_BYTES
+) -> dict[str, Any]:
   """A file's JSON object.
 
   Raises:

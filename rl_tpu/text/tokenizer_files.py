@@ -21,7 +21,7 @@ _MAX_BYTES = 256 * 2**20
 # Ids of a vocabulary; the largest public one is a fiftieth of it.
 _MAX_ID = 2**24
 # Letters, digits, signs, spaces, and characters of several bytes.
-_PROBE = 'ab C1 23,\n\u00e9 \u65e5\u672c \U0001f600 aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaab'
+_PROBE = 'ab C1 23,\n\u00e9 \u65e5\u672c \U0001f600 ' + 'a' * 31 + 'b'
 _TEXTS = ('bos_token', 'eos_token', 'pad_token', 'unk_token')
 
 

@@ -135,7 +135,8 @@ class OddConfigTest(parameterized.TestCase):
     for where in ('rope_scaling', 'rope_parameters'):
       with self.assertRaisesRegex(ValueError, 'partial_rotary_factor = 0.5'):
         huggingface_config_test.read(
-            kind, **{'rope_scaling': None, where: {'partial_rotary_factor': 0.5}}
+            kind,
+            **{'rope_scaling': None, where: {'partial_rotary_factor': 0.5}},
         )
 
   @parameterized.parameters(

@@ -1,4 +1,4 @@
-"""JSON and tokenizer files as strangers write them: one line that names them."""
+"""JSON and tokenizer files as strangers write them: one line names them."""
 
 import json
 import os
