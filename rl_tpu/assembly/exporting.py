@@ -7,6 +7,7 @@ import pathlib
 import shutil
 from typing import Any
 
+from rl_tpu.assembly import ends
 from rl_tpu.assembly import policy as policy_lib
 from rl_tpu.checkpointing import contents
 from rl_tpu.checkpointing import store as store_lib
@@ -22,6 +23,7 @@ from rl_tpu.models import tensor_files
 from rl_tpu.models import value_head
 from rl_tpu.sharding import mesh as mesh_lib
 from rl_tpu.text import chat
+from rl_tpu.text import end_tokens
 from rl_tpu.text import tokenizer as tokenizer_lib
 
 GENERATION, TEMPLATE = 'generation_config.json', 'chat_template.jinja'
@@ -145,9 +147,9 @@ def write(
       config_json=content, dtype=dtype, on_written=on_written
   )
   huggingface.save(out, source.decoder, source.params, **how)
-  _write_texts(source.config, out)
   if source.critic is not None:
     value_head.save(out, source.decoder, source.critic, **how)
+  _write_texts(source.config, out)
 
 
 def write_adapters(source: Source, out: str | pathlib.Path) -> None:
@@ -164,15 +166,18 @@ def _write_texts(config, out: pathlib.Path) -> None:
       shutil.copy(base / name, out / name)
   if config.model.chat_template:
     shutil.copy(config.model.chat_template, out / TEMPLATE)
+  template = chat.ChatTemplate.from_folder(
+      out, variables=config.model.template_variables
+  )
   if config.model.template_variables:
     # Whoever names none gets the prompts that the model was trained on.
-    template = chat.ChatTemplate.from_folder(
-        out, variables=config.model.template_variables
-    )
     (out / TEMPLATE).write_text(template.text, encoding='utf-8')
-  if not (out / GENERATION).exists():
-    text = json.dumps(_generation(config), indent=2)
+  tokenizer = tokenizer_lib.Tokenizer.from_folder(config.model.path)
+  found = ends.ids(config, tokenizer)
+  if end_tokens.read_object(out / GENERATION).get('eos_token_id') is None:
+    text = json.dumps(_generation(config, out, found), indent=2)
     (out / GENERATION).write_text(text + '\n', encoding='utf-8')
+  ends.write(out, found, tokenizer, template)
 
 
 def _step(store, workdir, checkpoint: str) -> int:
@@ -191,7 +196,7 @@ def _step(store, workdir, checkpoint: str) -> int:
   return int(checkpoint)
 
 
-def _generation(config) -> dict[str, Any]:
+def _generation(config, out: pathlib.Path, found) -> dict[str, Any]:
   """Where generation ends: as in the run."""
   base = pathlib.Path(config.model.path)
   content = tensor_files.read_json(base / 'config.json')
@@ -200,7 +205,5 @@ def _generation(config) -> dict[str, Any]:
       for name in ('bos_token_id', 'pad_token_id')
       if content.get(name) is not None
   }
-  tokenizer = tokenizer_lib.Tokenizer.from_folder(config.model.path)
-  named = [tokenizer.token_id(text) for text in config.sampling.stop]
-  made['eos_token_id'] = named or list(tokenizer.stop_ids)
-  return made
+  kept = end_tokens.read_object(out / GENERATION)
+  return {**made, **kept, 'eos_token_id': list(found)}

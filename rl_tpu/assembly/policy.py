@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from rl_tpu.assembly import ends
 from rl_tpu.config import schema
 from rl_tpu.learner import learner as learner_lib
 from rl_tpu.losses import objective
@@ -45,7 +46,8 @@ def build_policy(config: schema.ExperimentConfig) -> Policy:
   Raises:
     ValueError: several processes, a mesh that the devices or the rows do not
       fit, a folder that lacks a file or a tensor, a variable that the chat
-      template does not read, a tokenizer larger than the model.
+      template does not read, a stop token that the vocabulary lacks, a
+      tokenizer larger than the model.
   """
   controller.start()
   mesh = build_mesh(config)
@@ -55,6 +57,8 @@ def build_policy(config: schema.ExperimentConfig) -> Policy:
       file=config.model.chat_template,
       variables=config.model.template_variables,
   )
+  if jax.process_index() == 0:
+    ends.check(config, tokenizer, template)
   decoder, params = huggingface.load(config.model.path, mesh=mesh)
   decoder = decoder_settings(config, decoder, tokenizer)
   if decoder.lora is not None:

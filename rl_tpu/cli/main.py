@@ -30,6 +30,7 @@ LOST = 128 + signal.SIGABRT
 # to say so before they are aborted because the service that joins them, which
 # is in process 0, is gone. That another one has left is noticed much later.
 _LAST_WORDS_S = 5.0
+_LONGEST = 2000  # Letters of a line; what a file holds may be longer.
 # What a user's mistake raises while a run is being prepared.
 _MISTAKES = (
     ValueError,
@@ -108,14 +109,21 @@ def is_mistake(error: Exception) -> bool:
   """True for what a user can cure: settings, files, packages not installed."""
   if isinstance(error, ModuleNotFoundError):
     return not (error.name or '').startswith('rl_tpu')
+  if isinstance(error, OSError) and error.filename is not None:
+    return True  # Links in a circle, names that are too long.
   return isinstance(error, _MISTAKES)
 
 
 def one_line(error: Exception) -> str:
-  """The message of an error, in one line."""
+  """The message of an error, in one line of letters that a terminal shows."""
+  text = str(error)
   if isinstance(error, OSError) and error.filename is not None:
-    return f'{error.filename}: {error.strerror}.'
-  return ' '.join(str(error).split())
+    text = f'{error.filename}: {error.strerror}.'
+  text = ' '.join(text.split())
+  if len(text) > _LONGEST:
+    text = f'{text[:_LONGEST]}...'
+  # Names of a stranger's file may hold what steers a terminal.
+  return ''.join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def _verb(words: Sequence[str]) -> verbs.Verb:

@@ -1,16 +1,20 @@
 """Experiment modules, classes by import path, and settings as JSON."""
 
+import contextlib
 import dataclasses
 import importlib
 import importlib.util
 import inspect
+import io
 import json
 import pathlib
 import re
+import signal
 import sys
+import threading
 import traceback
 import types
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from rl_tpu.config import fields
@@ -37,6 +41,17 @@ def load_experiment(path: str | pathlib.Path) -> schema.ExperimentConfig:
   for folder in (path.resolve().parent.parent, path.resolve().parent):
     if str(folder) not in sys.path:
       sys.path.append(str(folder))
+  with _guarded(path):
+    config = _config_of(path)
+  if not isinstance(config, schema.ExperimentConfig):
+    raise ValueError(
+        f'--experiment={path}: get_config() returned a'
+        f' {type(config).__name__}, not an ExperimentConfig.'
+    )
+  return config
+
+
+def _config_of(path: pathlib.Path) -> Any:
   module = _module(path)
   get_config = getattr(module, 'get_config', None)
   if not callable(get_config):
@@ -45,13 +60,7 @@ def load_experiment(path: str | pathlib.Path) -> schema.ExperimentConfig:
         ' experiment is a module whose get_config() returns an'
         ' ExperimentConfig.'
     )
-  config = _call(get_config, path)
-  if not isinstance(config, schema.ExperimentConfig):
-    raise ValueError(
-        f'--experiment={path}: get_config() returned a'
-        f' {type(config).__name__}, not an ExperimentConfig.'
-    )
-  return config
+  return _call(get_config, path)
 
 
 def _module(path: pathlib.Path) -> types.ModuleType:
@@ -77,6 +86,58 @@ def _module(path: pathlib.Path) -> types.ModuleType:
   return module
 
 
+@contextlib.contextmanager
+def _guarded(path: pathlib.Path) -> Iterator[None]:
+  """Runs a file that may be no experiment but a program (setup.py).
+
+  It finds no flags of ours and nothing to read, and what would end the process
+  is its fault. Ctrl-C of the user is not. What it prints is shown where it is
+  an experiment.
+
+  Raises:
+    ValueError: it asked to end the process.
+  """
+  words, stdin, printed = sys.argv, sys.stdin, io.StringIO()
+  interrupted = threading.Event()
+  sys.argv, sys.stdin = [str(path)], io.StringIO()
+  try:
+    with _noting_interrupts(interrupted), contextlib.redirect_stdout(
+        printed
+    ), contextlib.redirect_stderr(printed):
+      yield
+  except (SystemExit, KeyboardInterrupt) as error:
+    if interrupted.is_set():
+      raise
+    raise ValueError(
+        f'--experiment={path}: it ends the process'
+        f' ({type(error).__name__}{_place(error, path)}); an experiment is a'
+        ' module whose get_config() returns an ExperimentConfig, no program.'
+    ) from error
+  finally:
+    sys.argv, sys.stdin = words, stdin
+  sys.stderr.write(printed.getvalue())
+
+
+@contextlib.contextmanager
+def _noting_interrupts(interrupted: threading.Event) -> Iterator[None]:
+  """Notes a real Ctrl-C, which a file's own KeyboardInterrupt is not."""
+  before = signal.getsignal(signal.SIGINT)
+  is_main = threading.current_thread() is threading.main_thread()
+  if not is_main or not callable(before):
+    yield
+    return
+
+  def note(number: int, frame: types.FrameType | None) -> None:
+    interrupted.set()
+    before(number, frame)
+
+  signal.signal(signal.SIGINT, note)
+  try:
+    yield
+  finally:
+    signal.signal(signal.SIGINT, before)
+
+
 def _call(get_config: Any, path: pathlib.Path) -> Any:
   try:
     return get_config()
@@ -100,13 +161,15 @@ def _call(get_config: Any, path: pathlib.Path) -> Any:
 
 def _raised(error: Exception, path: str | pathlib.Path | None) -> str:
   """What the code of a user raised, and in which line; of `path`, if it can."""
+  return f'{type(error).__name__}: {error} ({_place(error, path)[2:]}).'
+
+
+def _place(error: BaseException, path: str | pathlib.Path | None) -> str:
+  """File and line of an error, after a comma."""
   frames = traceback.extract_tb(error.__traceback__)
   theirs = [f for f in frames if path and f.filename == str(path)]
   frame = (theirs or frames)[-1]
-  return (
-      f'{type(error).__name__}: {error} ({pathlib.Path(frame.filename).name},'
-      f' line {frame.lineno}).'
-  )
+  return f', {pathlib.Path(frame.filename).name}, line {frame.lineno}'
 
 
 def import_target(target: str) -> Any:

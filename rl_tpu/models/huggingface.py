@@ -133,9 +133,10 @@ def save(
 def write_config(
     folder: pathlib.Path, content: Mapping[str, Any], dtype: str = 'float32'
 ) -> None:
-  """Writes config.json, the files' dtype under the name that it has there."""
-  name = 'dtype' if 'dtype' in content else 'torch_dtype'
-  text = json.dumps({**content, name: dtype}, indent=2)
+  """Writes config.json, the files' dtype under the names that it has there."""
+  names = [n for n in ('dtype', 'torch_dtype') if n in content]
+  told = dict.fromkeys(names or ['torch_dtype'], dtype)
+  text = json.dumps({**content, **told}, indent=2)
   (folder / 'config.json').write_text(text + '\n', encoding='utf-8')
 
 

@@ -10,6 +10,9 @@ from typing import Any
 
 from rl_tpu.models import config as config_lib
 from rl_tpu.models import huggingface_families as families
+from rl_tpu.models import huggingface_fields
+from rl_tpu.models import huggingface_rope
+from rl_tpu.text import json_files
 
 # Read for every family.
 _COMMON = (
@@ -72,38 +75,16 @@ _NEUTRAL = {
     'use_sliding_window': (False,),
 }
 
-# What the fields that are read may hold besides null, and its name.
-_NUMBER = (int, float), 'a number'
-_KINDS = {
-    'head_dim': (int, 'a whole number'),
-    'layer_types': (list, 'a list'),
-    'max_position_embeddings': (int, 'a whole number'),
-    'num_key_value_heads': (int, 'a whole number'),
-    'partial_rotary_factor': _NUMBER,
-    'rms_norm_eps': _NUMBER,
-    'rope_local_base_freq': _NUMBER,
-    'rope_parameters': (Mapping, 'an object'),
-    'rope_scaling': (Mapping, 'an object'),
-    'rope_theta': _NUMBER,
-}
-
 _ACTIVATIONS = {
     'silu': 'silu',
     'relu': 'relu',
     'gelu_pytorch_tanh': 'gelu_tanh',
 }
-_ROPE_FIELDS = {
-    'default': (),
-    'linear': ('factor',),
-    'llama3': (
-        'factor',
-        'low_freq_factor',
-        'high_freq_factor',
-        'original_max_position_embeddings',
-    ),
-}
-_ROPE_NAMES = ('rope_type', 'type', 'rope_theta', 'partial_rotary_factor')
-_LAYER_KINDS = ('full_attention', 'sliding_attention')
+# Two names of one thing.
+_SAME = (
+    ('hidden_activation', 'hidden_act'),
+    ('num_experts', 'num_local_experts'),
+)
 
 
 def parse(
@@ -119,10 +100,10 @@ def parse(
     ValueError: a missing field, or one that the decoder does not cover.
   """
   kind = data.get('model_type')
-  if kind not in families.FAMILIES:
+  if not isinstance(kind, str) or kind not in families.FAMILIES:
     raise ValueError(
-        f'{path}: model_type = {kind!r} is not supported; use one of'
-        f' {sorted(families.FAMILIES)}.'
+        f'{path}: model_type = {json_files.shown(kind)} is not supported; use'
+        f' one of {sorted(families.FAMILIES)}.'
     )
   try:
     return _parse(data, families.FAMILIES[kind])
@@ -133,41 +114,41 @@ def parse(
 def _parse(data, family: families.Family) -> config_lib.DecoderConfig:
   _check_fields(data, family)
   data = {**family.defaults, **data}
-  activation = data.get('hidden_activation') or data.get('hidden_act', 'silu')
-  if activation not in _ACTIVATIONS:
-    raise ValueError(
-        f'hidden_act = {activation!r} is not supported; use one of'
-        f' {sorted(_ACTIVATIONS)}.'
-    )
-  heads = _field(data, 'num_attention_heads')
-  width = _field(data, 'hidden_size')
+  heads = _needed(data, 'num_attention_heads')
+  width = _needed(data, 'hidden_size')
   settings = dict(
-      vocab_size=_field(data, 'vocab_size'),
+      vocab_size=_needed(data, 'vocab_size'),
       width=width,
-      num_layers=_field(data, 'num_hidden_layers'),
+      num_layers=_needed(data, 'num_hidden_layers'),
       num_heads=heads,
       num_kv_heads=data.get('num_key_value_heads') or heads,
-      head_width=data.get('head_dim') or width // heads,
-      mlp_width=_field(data, 'intermediate_size'),
-      activation=_ACTIVATIONS[activation],
+      head_width=data.get('head_dim') or _head_width(width, heads),
+      mlp_width=_needed(data, 'intermediate_size'),
+      activation=_activation(data, family),
       norm_eps=data.get('rms_norm_eps', 1e-6),
-      tie_embeddings=bool(data.get('tie_word_embeddings', False)),
+      tie_embeddings=data.get('tie_word_embeddings', False),
       max_length=data.get('max_position_embeddings', 2048),
   )
   settings |= family.read(data)
+  mixture = settings.get('mixture')
+  if mixture is not None:
+    huggingface_fields.check_count(settings['num_layers'], mixture.num_experts)
   settings |= _layers(data, family)
-  settings |= _rope(data, family, settings['head_width'])
+  settings |= huggingface_rope.read(data, family, settings['head_width'])
   return config_lib.DecoderConfig(**settings)
 
 
 def _check_fields(data, family: families.Family) -> None:
-  """Refuses what is not understood and says something (None says nothing)."""
-  known = {*_COMMON, *family.fields}
-  for name, (kind, shown) in _KINDS.items():
-    value = data.get(name)
-    is_it = isinstance(value, kind) and not isinstance(value, bool)
-    if value is not None and not is_it:
-      raise ValueError(f'{name} must be {shown}, got {value!r}.')
+  """Refuses what is not understood and says something."""
+  known = (*_COMMON, *family.fields)
+  huggingface_fields.check(data, known, defaults=family.defaults)
+  for left, right in _SAME:
+    found = [data[name] for name in (left, right) if name in data]
+    if len(found) == 2 and found[0] != found[1]:
+      raise ValueError(
+          f'{left} = {json_files.shown(found[0])} and {right} ='
+          f' {json_files.shown(found[1])} disagree; take one of them out.'
+      )
   for name, value in data.items():
     if name in known or value is None or name.startswith('_'):
       continue
@@ -175,98 +156,75 @@ def _check_fields(data, family: families.Family) -> None:
       if value in _NEUTRAL[name]:
         continue
       raise ValueError(
-          f'{name} = {value!r} is not supported; the decoder covers'
-          f' {(*_NEUTRAL[name], None)} of it in this model_type.'
+          f'{name} = {json_files.shown(value)} is not supported; the decoder'
+          f' covers {(*_NEUTRAL[name], None)} of it in this model_type.'
       )
     if name not in _HARMLESS:
       raise ValueError(
-          f'{name} = {value!r} is not understood; take it out of the file if'
-          ' it changes nothing in the model.'
+          f'{name} = {json_files.shown(value)} is not understood; take it out'
+          ' of the file if it changes nothing in the model.'
       )
 
 
-def _field(data: Mapping[str, Any], name: str) -> int:
-  value = data.get(name)
-  if not isinstance(value, int) or isinstance(value, bool):
-    raise ValueError(f'{name} must be a whole number, got {value!r}.')
-  return value
+def _needed(data: Mapping[str, Any], name: str) -> int:
+  if data.get(name) is None:
+    raise ValueError(f'{name} is missing; the decoder has no size without it.')
+  return data[name]
+
+
+def _head_width(width: int, heads: int) -> int:
+  if width % heads:
+    raise ValueError(
+        f'hidden_size = {width} is no multiple of num_attention_heads ='
+        f' {heads}, and head_dim is not given.'
+    )
+  return width // heads
+
+
+def _activation(data, family: families.Family) -> str:
+  """By the family's own field, as transformers 5 reads it."""
+  name = family.activation_field
+  found = data.get(name, 'silu')
+  if found not in _ACTIVATIONS:
+    raise ValueError(
+        f'{name} = {json_files.shown(found)} is not supported; use one of'
+        f' {sorted(_ACTIVATIONS)}.'
+    )
+  return _ACTIVATIONS[found]
 
 
 def _layers(data, family: families.Family) -> dict[str, Any]:
   """Which layers see a window, from their list or by the family's rule."""
-  count = _field(data, 'num_hidden_layers')
+  count = data['num_hidden_layers']
   kinds = data.get('layer_types')
   if kinds is None:
     is_local = [family.is_local(data, number) for number in range(count)]
   else:
-    covered = _LAYER_KINDS if family.has_window else _LAYER_KINDS[:1]
-    unknown = sorted(set(kinds) - set(covered))
-    if unknown or len(kinds) != count:
-      raise ValueError(
-          f'layer_types with {unknown or len(kinds)} is not supported; give'
-          f' each of the {count} layers one of {covered}.'
-      )
+    _check_layer_types(data, family, kinds)
     is_local = [kind == 'sliding_attention' for kind in kinds]
   local = tuple(number for number in range(count) if is_local[number])
   return {
       'local_layers': local,
-      'window': _field(data, 'sliding_window') if local else None,
+      'window': _needed(data, 'sliding_window') if local else None,
   }
 
 
-def _rope(data, family: families.Family, head_width: int) -> dict[str, Any]:
-  """Bases and scaling, from the old fields or `rope_parameters` (K41)."""
-  newer = data.get('rope_parameters') or {}
-  local = {}
-  if family.has_local_rope and set(newer) <= set(_LAYER_KINDS):
-    local = newer.get('sliding_attention') or {}
-    newer = newer.get('full_attention') or {}
-  scaling = data.get('rope_scaling') or newer
-  if config_lib.rope_kind(local) != 'default':
+def _check_layer_types(data, family: families.Family, kinds) -> None:
+  layer_kinds = huggingface_rope.LAYER_KINDS
+  covered = layer_kinds if family.has_window else layer_kinds[:1]
+  count, unknown = data['num_hidden_layers'], sorted(set(kinds) - set(covered))
+  if unknown or len(kinds) != count:
     raise ValueError(
-        f'rope_parameters of sliding_attention = {local} is not supported; only'
-        ' the layers with full attention may be scaled.'
+        f'layer_types with {json_files.shown(unknown or len(kinds))} is not'
+        f' supported; give each of the {count} layers one of {covered}.'
     )
-  share = newer.get('partial_rotary_factor', data.get('partial_rotary_factor'))
-  rotary_width = int(head_width * (share or 1.0))
-  out = {
-      'rope_theta': newer.get('rope_theta', data.get('rope_theta', 1e4)),
-      'rope_scaling': _scaling(scaling),
-      'rotary_width': None if rotary_width == head_width else rotary_width,
-  }
-  if out['rotary_width'] and not family.has_partial_rotary:
+  has_switch = 'use_sliding_window' in family.fields
+  is_off = has_switch and not data.get('use_sliding_window', False)
+  if is_off and 'sliding_attention' in kinds:
     raise ValueError(
-        f'partial_rotary_factor = {share} is not supported in this model_type.'
+        'layer_types names sliding_attention and use_sliding_window is false;'
+        ' they must agree.'
     )
-  if family.has_local_rope:
-    old = data.get('rope_local_base_freq', 1e4)
-    out['local_rope_theta'] = local.get('rope_theta', old)
-  return out
-
-
-def _scaling(scaling: Mapping[str, Any]) -> dict[str, Any] | None:
-  kind = config_lib.rope_kind(scaling)
-  if kind not in _ROPE_FIELDS:
-    raise ValueError(
-        f'rope_scaling of kind {kind!r} is not supported; use one of'
-        f' {config_lib.ROPE_KINDS}.'
-    )
-  names = _ROPE_FIELDS[kind]
-  missing = [name for name in names if name not in scaling]
-  if missing:
-    raise ValueError(f'rope_scaling lacks {missing}.')
-  surplus = [
-      name
-      for name, value in scaling.items()
-      if name not in (*names, *_ROPE_NAMES) and value is not None
-  ]
-  if surplus:
-    raise ValueError(
-        f'rope_scaling holds {surplus}, which kind {kind!r} does not read.'
-    )
-  if kind == 'default':
-    return None
-  return {'rope_type': kind, **{name: scaling[name] for name in names}}
 
 
 def render(config: config_lib.DecoderConfig) -> dict[str, Any]:
@@ -293,43 +251,17 @@ def render(config: config_lib.DecoderConfig) -> dict[str, Any]:
       'rms_norm_eps': config.norm_eps,
       'tie_word_embeddings': config.tie_embeddings,
       'torch_dtype': 'float32',
-      **_render_rope(config, family),
+      **huggingface_rope.render(config, family),
       **family.write(config),
   }
   if family.has_window:
     out['sliding_window'] = config.window
     out['layer_types'] = [
-        _LAYER_KINDS[number in config.local_layers]
+        huggingface_rope.LAYER_KINDS[number in config.local_layers]
         for number in range(config.num_layers)
     ]
   _check_same(config, parse(out, 'config.json'), kind)
   return out
-
-
-def _render_rope(config, family) -> dict[str, Any]:
-  """The fields of older readers, and `rope_parameters` of newer ones."""
-  scaling = dict(config.rope_scaling or {})
-  partial = {}
-  if family.has_partial_rotary:
-    rotated = config.rotary_width or config.head_width
-    partial = {'partial_rotary_factor': rotated / config.head_width}
-  newer = {
-      'rope_type': config_lib.rope_kind(scaling),
-      'rope_theta': config.rope_theta,
-      **scaling,
-      **partial,
-  }
-  older = {
-      'rope_theta': config.rope_theta,
-      'rope_scaling': scaling or None,
-      **partial,
-  }
-  if not family.has_local_rope:
-    return {**older, 'rope_parameters': newer}
-  theta = config.local_rope_theta
-  local = {'rope_type': 'default', 'rope_theta': theta}
-  nested = {'full_attention': newer, 'sliding_attention': local}
-  return {**older, 'rope_local_base_freq': theta, 'rope_parameters': nested}
 
 
 def _check_same(config, written, kind: str) -> None:

@@ -143,6 +143,12 @@ _QWEN_WINDOW = dict(
     is_local=_is_local_qwen,
     has_window=True,
 )
+_QWEN_DEFAULTS = {
+    'max_position_embeddings': 32768,
+    'max_window_layers': 28,
+    'num_key_value_heads': 32,
+    'sliding_window': 4096,
+}
 _GEMMA_FIELDS = (
     'hidden_activation',
     'sliding_window',
@@ -152,6 +158,7 @@ _GEMMA_FIELDS = (
 _GEMMA_DEFAULTS = {
     'head_dim': 256,
     'hidden_activation': 'gelu_pytorch_tanh',
+    'num_key_value_heads': 4,
     'query_pre_attn_scalar': 256,
     'sliding_window': 4096,
     'tie_word_embeddings': True,
@@ -164,14 +171,14 @@ FAMILIES = {
     'llama': Family(architecture='LlamaForCausalLM'),
     'qwen2': Family(
         architecture='Qwen2ForCausalLM',
-        defaults={'max_window_layers': 28},
+        defaults=_QWEN_DEFAULTS,
         read=lambda data: {'qkv_bias': True},
         write=_write_window,
         **_QWEN_WINDOW,
     ),
     'qwen3': Family(
         architecture='Qwen3ForCausalLM',
-        defaults={'head_dim': 128, 'max_window_layers': 28},
+        defaults={**_QWEN_DEFAULTS, 'head_dim': 128},
         read=lambda data: {'qk_norm': True},
         write=_write_window,
         **_QWEN_WINDOW,
@@ -220,6 +227,7 @@ FAMILIES = {
             'attention_bias': True,
             'head_dim': 128,
             'max_position_embeddings': 131072,
+            'num_key_value_heads': 2,
             'partial_rotary_factor': 0.5,
             'rms_norm_eps': 1.5625e-07,
         },
@@ -245,9 +253,11 @@ FAMILIES = {
             'norm_topk_prob',
         ),
         defaults={
+            'max_position_embeddings': 32768,
             'moe_intermediate_size': 768,
             'norm_topk_prob': False,
             'num_experts_per_tok': 8,
+            'num_key_value_heads': 4,
             'num_local_experts': 128,
         },
         read=_read_qwen_moe,
@@ -278,6 +288,7 @@ FAMILIES = {
             'n_shared_experts': 1,
             'norm_topk_prob': True,
             'num_experts_per_tok': 8,
+            'num_key_value_heads': 8,
             'partial_rotary_factor': 0.5,
             'rms_norm_eps': 1e-5,
             'routed_scaling_factor': 1.0,

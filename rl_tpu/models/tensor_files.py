@@ -15,10 +15,13 @@ import numpy as np
 import safetensors
 from safetensors import numpy as safetensors_numpy
 
+from rl_tpu.text import json_files
 from rl_tpu.types import stops
 
 SINGLE = 'model.safetensors'
 INDEX = 'model.safetensors.index.json'
+# What PEFT puts on another model.
+ADAPTERS = ('adapter_config.json', 'adapter_model.safetensors')
 # A folder above it is written as several files with an index.
 SHARD_BYTES = 4 * 2**30
 
@@ -74,41 +77,80 @@ def read_json(path: pathlib.Path) -> dict[str, Any]:
   Raises:
     ValueError: no such file, or another content.
   """
-  if not path.is_file():
+  if not json_files.is_there(path):
     raise ValueError(
         f'{path} is missing: the model folder must hold the files of a Hugging'
         ' Face export.'
     )
-  try:
-    content = json.loads(path.read_text(encoding='utf-8'))
-  except ValueError as error:
-    raise ValueError(f'{path} is no JSON: {error}') from None
-  if not isinstance(content, dict):
-    raise ValueError(f'{path} must hold a JSON object.')
-  return content
+  return json_files.read_object(path)
 
 
 def open_folder(folder: pathlib.Path) -> dict[str, Tensor]:
   """Every tensor of a folder's model files by name; nothing is read yet.
 
+  The single file and an index whose shards are there are two models: which of
+  them is meant, nobody can say (K52). Files of other formats are not looked at.
+
   Raises:
     ValueError: a file that is missing or unreadable, a tensor that the index
-      names and its file does not hold, one that two files hold, or one of
-      another dtype than float32, bfloat16 and float16.
+      names and its file does not hold, one that two files hold, one of
+      another dtype than float32, bfloat16 and float16, two sets of weights,
+      or adapters beside a model.
   """
-  if not (folder / INDEX).is_file():
-    if not (folder / SINGLE).is_file():
+  for name in ADAPTERS:
+    if json_files.is_there(folder / name):
+      raise ValueError(
+          f'{folder / name}: adapters are beside the model, and are not read;'
+          ' merge them into it, or move them out of the folder.'
+      )
+  single = json_files.is_there(folder / SINGLE)
+  if not json_files.is_there(folder / INDEX):
+    if not single:
       raise ValueError(f'{folder} holds neither {SINGLE} nor {INDEX}.')
     return open_file(folder / SINGLE)
-  weight_map = read_json(folder / INDEX).get('weight_map', {})
+  weight_map = _weight_map(folder / INDEX)
   files = sorted(set(weight_map.values()))
-  missing = [file for file in files if not (folder / file).is_file()]
+  found = [file for file in files if json_files.is_there(folder / file)]
+  if single and not set(found) - {SINGLE}:
+    return open_file(folder / SINGLE)  # The index is an older model's.
+  if single:
+    raise ValueError(
+        f'{folder} holds two sets of weights, {SINGLE} and {INDEX} with'
+        f' {sorted(set(found) - {SINGLE})[0]}; take one of them away.'
+    )
+  missing = sorted(set(files) - set(found))
   if missing:
     raise ValueError(
         f'{folder / missing[0]} is missing: {INDEX} names it; copy all'
         ' shards of the model.'
     )
-  tensors = {}
+  return _open_shards(folder, files, weight_map)
+
+
+def _weight_map(path: pathlib.Path) -> dict[str, str]:
+  """The index's file of every tensor; all of them are beside it."""
+  found = read_json(path).get('weight_map')
+  if not isinstance(found, dict) or not found:
+    shown = 'null' if found is None else json_files.shown(found)
+    raise ValueError(
+        f'{path}: weight_map must be an object of tensors and their files, got'
+        f' {shown}.'
+    )
+  for name, file in found.items():
+    if (
+        not isinstance(file, str)
+        or pathlib.PurePath(file).name != file
+        or not file.endswith('.safetensors')
+    ):
+      raise ValueError(
+          f'{path}: weight_map.{name} = {json_files.shown(file)} must be the'
+          ' name of a .safetensors file in the same folder.'
+      )
+  return found
+
+
+def _open_shards(folder, files, weight_map) -> dict[str, Tensor]:
+  tensors: dict[str, Tensor] = {}
   for file in files:
     for name, tensor in open_file(folder / file).items():
       if name in tensors:
@@ -129,6 +171,8 @@ def open_file(path: pathlib.Path) -> dict[str, Tensor]:
   Raises:
     ValueError: the file cannot be read, or holds another dtype.
   """
+  if not json_files.is_there(path):
+    raise ValueError(f'{path} is missing.')
   try:
     handle = safetensors.safe_open(str(path), framework='numpy')
     slices = {name: handle.get_slice(name) for name in handle.keys()}

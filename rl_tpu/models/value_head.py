@@ -20,6 +20,7 @@ from rl_tpu.models import decoder
 from rl_tpu.models import huggingface
 from rl_tpu.models import huggingface_config
 from rl_tpu.models import tensor_files
+from rl_tpu.text import json_files
 
 FILE = 'value_head.safetensors'
 CRITIC = 'critic'
@@ -101,27 +102,46 @@ def load(
       width, a backbone that is missing or of another shape than the model.
   """
   path = pathlib.Path(folder) / FILE
-  if not path.is_file():
+  if not json_files.is_there(path):
     return None
   tensors = tensor_files.open_file(path)
   names = {_PREFIX + name for name in ('kernel', 'bias')}
   for name in sorted(names ^ set(tensors)):
     problem = 'is missing' if name in names else 'has no place in a value head'
     raise ValueError(f'{path}: tensor {name} {problem}.')
-  head = {n.removeprefix(_PREFIX): t.read() for n, t in tensors.items()}
-  kernel, bias = head['kernel'], head['bias']
-  if kernel.shape[:1] != (config.width,) or kernel.shape[1:] != bias.shape:
+  kernel, bias = (tensors[_PREFIX + name].shape for name in ('kernel', 'bias'))
+  if kernel[:1] != (config.width,) or kernel[1:] != bias or len(bias) > 1:
     raise ValueError(
-        f'{path}: value_head.kernel has shape {list(kernel.shape)} and'
-        f' value_head.bias {list(bias.shape)}; the model is {config.width}'
-        ' wide.'
+        f'{path}: value_head.kernel has shape {list(kernel)} and'
+        f' value_head.bias {list(bias)}; the model is {config.width} wide.'
     )
+  head = {n.removeprefix(_PREFIX): t.read() for n, t in tensors.items()}
   said = tensor_files.metadata_of(path)
-  limits = json.loads(said.get(_RANGE, 'null'))
-  backbone = None
-  if said.get(_BACKBONE) == CRITIC:
+  limits = _limits(path, said.get(_RANGE, 'null'))
+  owner, backbone = said.get(_BACKBONE, 'model'), None
+  if owner not in ('model', CRITIC):
+    raise ValueError(
+        f'{path}: its {_BACKBONE} must be model or {CRITIC}, got'
+        f' {json_files.shown(owner)}.'
+    )
+  if owner == CRITIC:
     backbone = _backbone(folder, config, mesh)
-  return Pretrained(head, backbone, None if limits is None else tuple(limits))
+  return Pretrained(head, backbone, limits)
+
+
+def _limits(path: pathlib.Path, text: str) -> critic.ValueRange:
+  """The range of the bins: two numbers, or null."""
+  data = f'{{"{_RANGE}": {text}}}'.encode('utf-8', 'surrogatepass')
+  found = json_files.loads_object(data, path)[_RANGE]
+  if found is None:
+    return None
+  is_range = isinstance(found, list) and len(found) == 2
+  if not is_range or not all(type(x) in (int, float) for x in found):
+    raise ValueError(
+        f'{path}: its {_RANGE} must be two numbers or null, got'
+        f' {json_files.shown(found)}.'
+    )
+  return found[0], found[1]
 
 
 def _backbone(folder, config, mesh) -> decoder.Params:

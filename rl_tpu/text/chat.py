@@ -17,6 +17,7 @@ import jinja2
 import numpy as np
 
 from rl_tpu.text import hashing
+from rl_tpu.text import json_files
 from rl_tpu.text import templates
 from rl_tpu.text import tokenizer as tokenizer_lib
 
@@ -27,6 +28,8 @@ _GIVEN = (
 )
 # Nothing that a template may write by itself, so that it is found again.
 _PROBE = 'rl_tpu probe'
+# Bytes; the longest public template is a twentieth of it.
+_MAX_TEMPLATE = 2**20
 # A turn previews what it then adds, so the last few texts are asked for again.
 _CACHED_TEXTS = 256
 
@@ -107,7 +110,7 @@ class ChatTemplate:
     """
     config = tokenizer_lib.read_config(folder)
     path = pathlib.Path(file or pathlib.Path(folder) / 'chat_template.jinja')
-    if file or path.is_file():
+    if file or json_files.is_there(path):
       text = _read(path)
     else:
       path = pathlib.Path(folder) / 'tokenizer_config.json'
@@ -185,7 +188,7 @@ class ChatTemplate:
 
 def _read(path: pathlib.Path) -> str:
   try:
-    return path.read_text(encoding='utf-8')
+    return json_files.read_bytes(path, limit=_MAX_TEMPLATE).decode('utf-8')
   except UnicodeDecodeError as error:
     raise ValueError(f'{path}: a chat template is UTF-8: {error}.') from error
 

@@ -1,11 +1,12 @@
 """The tokens that a model folder names as ends of a turn (K19)."""
 
-import json
 import pathlib
 from typing import Any
 
-# The first of them that names any is believed.
-_FILES = ('generation_config.json', 'config.json')
+from rl_tpu.text import json_files
+
+# The first of them that names any is believed, as transformers does.
+FILES = ('generation_config.json', 'config.json')
 
 
 def read(
@@ -25,12 +26,28 @@ def read(
     ValueError: an entry that is no id of the vocabulary, or a file that is
       not a JSON object.
   """
-  for name in _FILES:
+  for found in told(folder, size).values():
+    return found
+  return () if eos_id is None else (eos_id,)
+
+
+def told(folder: str | pathlib.Path, size: int) -> dict[str, tuple[int, ...]]:
+  """The ids that each file names, by its name; the first one is believed.
+
+  Args:
+    folder: of the model.
+    size: of the vocabulary.
+
+  Raises:
+    ValueError: as `read`.
+  """
+  out = {}
+  for name in FILES:
     path = pathlib.Path(folder) / name
     found = read_object(path).get('eos_token_id')
     if found is not None:
-      return _checked(path, found, size)
-  return () if eos_id is None else (eos_id,)
+      out[name] = _checked(path, found, size)
+  return out
 
 
 def read_object(path: pathlib.Path) -> dict[str, Any]:
@@ -39,15 +56,7 @@ def read_object(path: pathlib.Path) -> dict[str, Any]:
   Raises:
     ValueError: the file is not a JSON object.
   """
-  if not path.is_file():
-    return {}
-  try:
-    data = json.loads(path.read_text(encoding='utf-8'))
-  except ValueError as error:
-    raise ValueError(f'{path}: it is not JSON: {error}') from error
-  if not isinstance(data, dict):
-    raise ValueError(f'{path}: it is not a JSON object.')
-  return data
+  return json_files.read_object(path) if json_files.is_there(path) else {}
 
 
 def _checked(path: pathlib.Path, found: Any, size: int) -> tuple[int, ...]:
@@ -55,7 +64,7 @@ def _checked(path: pathlib.Path, found: Any, size: int) -> tuple[int, ...]:
   for entry in ids:
     if type(entry) is not int or not 0 <= entry < size:
       raise ValueError(
-          f'{path}: eos_token_id {entry!r} is no id of the tokenizer, which has'
+          f'{path}: eos_token_id {json_files.shown(entry)} is no id of the tokenizer, which has'
           f' {size} tokens.'
       )
   return tuple(dict.fromkeys(ids))

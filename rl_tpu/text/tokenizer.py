@@ -11,6 +11,7 @@ import tokenizers
 from rl_tpu.text import end_tokens
 from rl_tpu.text import hashing
 from rl_tpu.text import prefix_space
+from rl_tpu.text import tokenizer_files
 
 _CACHED_TEXTS = 4096
 
@@ -65,30 +66,22 @@ class Tokenizer:
         pad or end token that the vocabulary does not hold.
     """
     path = pathlib.Path(folder) / 'tokenizer.json'
-    if not path.is_file():
-      raise ValueError(
-          f'{folder}: there is no tokenizer.json; a model folder holds its'
-          ' tokenizer.'
-      )
-    data = path.read_bytes()
-    try:
-      backend = tokenizers.Tokenizer.from_str(data.decode('utf-8'))
-    except Exception as error:  # The library raises the bare class.
-      raise ValueError(f'{path}: it does not parse: {error}') from error
+    backend, data = tokenizer_files.read(path)
     config = read_config(folder)
     _check_special(backend, config, folder)
     extra = json.dumps(config, sort_keys=True).encode()
     eos = token_text(config.get('eos_token'))
-    return cls(
-        backend,
-        pad_id=_pad_id_of(backend, config, folder),
-        stop_ids=end_tokens.read(
-            folder,
-            _size(backend),
-            None if eos is None else backend.token_to_id(eos),
-        ),
-        files_hash=hashing.of_bytes(data + extra),
-    )
+    with tokenizer_files.guarded(path):
+      return cls(
+          backend,
+          pad_id=_pad_id_of(backend, config, folder),
+          stop_ids=end_tokens.read(
+              folder,
+              _size(backend),
+              None if eos is None else backend.token_to_id(eos),
+          ),
+          files_hash=hashing.of_bytes(data + extra),
+      )
 
   @property
   def size(self) -> int:
@@ -130,12 +123,9 @@ class Tokenizer:
 
   def _encode_text(self, text: str, follows: bool) -> tuple[int, ...]:
     backend = self._following if follows else self._backend
-    try:
+    what = f'the vocabulary has no token for part of {text!r}'
+    with tokenizer_files.failing_as(what):
       return tuple(backend.encode(text, add_special_tokens=False).ids)
-    except Exception as error:  # The library raises the bare class.
-      raise ValueError(
-          f'the vocabulary has no token for part of {text!r}: {error}'
-      ) from error
 
   def decode(self, ids: Any) -> str:
     """The text of ids wherever they stand, special tokens written out.
@@ -190,9 +180,10 @@ def read_config(folder: str | pathlib.Path) -> dict[str, Any]:
     ValueError: a file that is not a JSON object.
   """
   files = ('special_tokens_map.json', 'tokenizer_config.json')
-  older, newer = (
-      end_tokens.read_object(pathlib.Path(folder) / name) for name in files
-  )
+  paths = [pathlib.Path(folder) / name for name in files]
+  older, newer = (end_tokens.read_object(path) for path in paths)
+  for path, content in zip(paths, (older, newer)):
+    tokenizer_files.check_config(path, content)
   return older | newer
 
 

@@ -258,6 +258,31 @@ CASES = {
         "sampling.stop: '\\n'", 'a list',
     ),
     'binary': _experiment('\0', 'experiment.py', 'not Python'),
+    'a_program_that_reads_flags': _experiment(
+        'import argparse\nparser = argparse.ArgumentParser()\n'
+        'parser.add_argument("what")\nparser.parse_args()\n',
+        'experiment.py', 'ends the process', 'SystemExit', 'line 4',
+        'get_config()',
+    ),
+    'a_program_that_ends': _experiment(
+        'import sys\nprint("usage")\nsys.exit(0)\n',
+        'experiment.py', 'ends the process', 'line 3',
+    ),
+    'a_program_that_asks': _experiment(
+        'name = input("name: ")\n', 'experiment.py', 'EOFError', 'line 1'
+    ),
+    'a_program_that_is_interrupted': _experiment(
+        'raise KeyboardInterrupt\n', 'experiment.py', 'KeyboardInterrupt'
+    ),
+    'a_program_that_ends_when_called': _experiment(
+        'def get_config():\n  raise SystemExit("no")\n',
+        'experiment.py', 'ends the process', 'line 2',
+    ),
+    'setup_py': Case(
+        ('train', f'--experiment={tiny.ROOT / "setup.py"}',
+         '--workdir=HERE/run'),
+        ('setup.py', 'ends the process', 'get_config()'),
+    ),
     # Overrides.
     'decimal_comma': _set('gae.gamma=0,9', "gae.gamma: '0,9'", 'a number'),
     'seconds_with_a_unit': _set('time_limit_s=5m', "time_limit_s: '5m'"),
@@ -466,5 +491,62 @@ CASES = {
     'a_value_head_that_is_none': _model(
         'value_head.safetensors', b'PK', 'value_head.safetensors',
         'copy the file anew',
+    ),
+    # What strangers write (K52 to K54).
+    'K54_a_million_layers': _model(
+        'config.json', _json(num_hidden_layers=10**6), 'config.json',
+        'num_hidden_layers', '1000000', 'from 1 to',
+    ),
+    'K54_a_length_without_end': _model(
+        'config.json', _json(max_position_embeddings=10**18), 'config.json',
+        'max_position_embeddings', '1000000000000000000',
+    ),
+    'K54_no_length': _model(
+        'config.json', _json(max_position_embeddings=None), 'config.json',
+        'max_position_embeddings', 'null',
+    ),
+    'K54_no_epsilon': _model(
+        'config.json', _json(rms_norm_eps=None), 'config.json',
+        'rms_norm_eps', 'null',
+    ),
+    'K54_no_factor': _model(
+        'config.json',
+        _json(rope_scaling={'rope_type': 'linear', 'factor': None}),
+        'config.json', 'rope_scaling.factor', 'null',
+    ),
+    'K54_brackets_without_end': _model(
+        'config.json', b'[' * 10**5, 'config.json', '64 deep'
+    ),
+    'K54_a_key_twice': _model(
+        'config.json', lambda data: data.replace(b'{', b'{"a": 1, "a": 1, ', 1),
+        'config.json', "'a' twice",
+    ),
+    'K54_half_of_a_character': _model(
+        'generation_config.json', b'{"x": "\\ud800"}',
+        'generation_config.json', 'half of a character',
+    ),
+    'K54_no_map_of_weights': Case(
+        TRAIN, ('model.safetensors.index.json', 'weight_map', 'null'),
+        {
+            'model/model.safetensors': None,
+            'model/model.safetensors.index.json': b'{"weight_map": null}',
+        },
+    ),
+    'K54_a_template_without_end': _model(
+        'chat_template.jinja', b'x' * 2**21, 'chat_template.jinja',
+        '2097152 bytes',
+    ),
+    'K54_a_tokenizer_of_which_the_library_panics': _model(
+        'tokenizer.json',
+        _json(model={'type': 'BPE', 'vocab': {'a': 0, 'ab': 1},
+                     'merges': [['ab', 'a']]}),
+        'tokenizer.json', 'does not parse',
+    ),
+    'K54_adapters_beside_the_model': _model(
+        'adapter_config.json', b'{}', 'adapter_config.json', 'merge them',
+    ),
+    'K53_a_stop_token_that_the_vocabulary_lacks': _set(
+        "sampling.stop=<|im_end|>", "sampling.stop = '<|im_end|>'",
+        'no single token',
     ),
 }

@@ -113,6 +113,23 @@ class ExportTest(absltest.TestCase):
       self.assertFalse((self.out / value_head.FILE).exists())
       self.assertFalse((self.out / value_head.CRITIC).exists())
 
+  def test_K53a_the_ends_of_the_run_are_exported_alike(self):
+    model = pathlib.Path(self.model)
+    config = json.loads((model / 'config.json').read_text())
+    # Of the base: <pad> ends a turn. Of the run: the newline, token 1.
+    (model / 'config.json').write_text(
+        json.dumps(config | {'eos_token_id': 0})
+    )
+    (model / 'generation_config.json').write_text('{"eos_token_id": 0}')
+    self.run_with_checkpoints(steps=((3, 0.9),))
+    self.assertEqual(self.export()[::2], (0, ''))
+    for name in ('generation_config', 'config', 'critic/config'):
+      found = json.loads((self.out / f'{name}.json').read_text())
+      self.assertEqual(found['eos_token_id'], 1, name)
+    self.assertEqual(
+        tokenizer_lib.Tokenizer.from_folder(self.out).stop_ids, (1,)
+    )
+
   def test_bfloat16_and_a_chat_template_of_the_run(self):
     template = self.root / 'own.jinja'
     template.write_text("{{ messages[0]['content'] }}")

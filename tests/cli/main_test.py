@@ -82,6 +82,11 @@ class CommandTest(parameterized.TestCase):
     self.assertFalse((self.folder / 'work').exists())
     return err
 
+  def test_K54_a_line_steers_no_terminal_and_ends(self):
+    found = main.one_line(ValueError('a\x1b[2J\nb\u202ec\ud800 ' + 'x' * 10**6))
+    self.assertStartsWith(found, 'a\\x1b[2J b\\u202ec\\ud800 xxx')
+    self.assertLess(len(found), 2100)
+
   @parameterized.parameters(
       ((), 'one of train, sft, evaluate, inspect, score'),
       (('trian',), 'did you mean train?'),
