@@ -188,7 +188,7 @@ class TrainingRun:
           known_versions=range(self.version + 1),
           measure_kl=self._behaviour_kl,
       )
-      self.ledger.record(admitted)
+      self.ledger.record(admitted, version=self.version)
       self.ledger.assert_balanced()
       bearing_lib.check_batch(self, rollouts, admitted)
       admission.check_scored(

@@ -10,6 +10,7 @@ import numpy as np
 from rl_tpu.cli import inspecting
 from rl_tpu.cli import main
 from rl_tpu.cli import verbs
+from rl_tpu.records import hashes
 from rl_tpu.records import jsonl
 from rl_tpu.records import records
 from rl_tpu.types import budget as budget_lib
@@ -30,7 +31,7 @@ def rollout(name: str, score: float | None) -> records.Rollout:
       summary_hash=None,
       summary_author=None,
       context_length=2,
-      context_hash='',
+      context_hash=hashes.token_hash(np.array([91, 97])),
       token=np.array([91, 97, 98, 10], np.int32),
       role=np.array(list(roles)),
       turn_id=np.array([-1, -1, 0, 0], np.int32),
