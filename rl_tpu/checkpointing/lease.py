@@ -89,7 +89,9 @@ class Lease:
       # This process slept, or the thread cannot write.
       trouble = self._renew()
     if self._lost is None and trouble and waited > self._timing.dead_s:
-      self._lost = f'its lease could not be renewed for {waited:.0f} s: {trouble}'
+      self._lost = (
+          f'its lease could not be renewed for {waited:.0f} s: {trouble}'
+      )
     if self._lost is not None:
       raise stops.WriteFailed(
           f'--workdir={self._files.workdir}: {self._lost}; this run writes no'
@@ -139,7 +141,8 @@ class Lease:
               ' deleted'
           )
           return None
-        self._holder = {**self._holder, 'renewals': self._holder['renewals'] + 1}
+        renewals = self._holder['renewals'] + 1
+        self._holder = {**self._holder, 'renewals': renewals}
         self._files.renew(self._number, _dump(self._holder))
       except self._files.errors as error:
         return f'{type(error).__name__}: {error}'
@@ -260,8 +263,8 @@ def _create(
 def _in_use(files: lease_files.Files, found: _Found | None) -> ValueError:
   who = found.who() if found is not None else 'another process'
   return ValueError(
-      f'--workdir={files.workdir}: in use by {who}; choose another directory, or'
-      ' end that process first.'
+      f'--workdir={files.workdir}: in use by {who}; choose another directory,'
+      ' or end that process first.'
   )
 
 

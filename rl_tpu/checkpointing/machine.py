@@ -56,7 +56,7 @@ def _machine() -> str:
 
 
 def _start(pid: int) -> str:
-  """When a process began, in ticks since the boot; '' for none or a dead one."""
+  """When a process began, in ticks since the boot; '' for none or a zombie."""
   try:
     stat = pathlib.Path(f'/proc/{pid}/stat').read_text('utf-8', 'replace')
   except (FileNotFoundError, ProcessLookupError):
