@@ -50,7 +50,12 @@ def learner(
       model=schema.ModelConfig(remat='none', logits_chunk=256),
       temperature=1.0,
       objective=objective.Settings(
-          policy=schema.PolicyConfig(loss=loss, correction=correction),
+          policy=schema.PolicyConfig(
+              loss=loss,
+              correction=correction,
+              is_low=BOUNDS['is_low'],
+              is_high=BOUNDS['is_high'],
+          ),
           clip=schema.ClipConfig(*clip),
           dis=schema.DisConfig(BOUNDS['dis_low'], BOUNDS['dis_high']),
           gspo=schema.GspoConfig(BOUNDS['gspo_low'], BOUNDS['gspo_high']),
@@ -204,7 +209,7 @@ class ActorTest(parameterized.TestCase):
     share = (keep * weights(world, 'rollout_mean')).sum()
     golden_io.assert_close(stats['effective_share'].mean, share)
 
-  @parameterized.named_parameters(*WORLDS)
+  @parameterized.named_parameters(*sharing('gspo_low', 'gspo_high'))
   def test_L15_L20_gspo_over_all_partitions(self, world):
     made = learner(loss='gspo')
     for mode, sizes in (('rollout_mean', SIZES), ('task_rollout_mean', '4')):
@@ -221,7 +226,7 @@ class ActorTest(parameterized.TestCase):
 
 class CriticTest(parameterized.TestCase):
 
-  @parameterized.named_parameters(*WORLDS)
+  @parameterized.named_parameters(*sharing('value_clip'))
   def test_L4_G23_value_loss_over_all_partitions(self, world):
     made = learner()
     state = made.init_state(world.params(), with_critic=True)
