@@ -15,6 +15,7 @@ import jax
 import numpy as np
 from rich import console as console_lib
 
+from rl_tpu.assembly import holding
 from rl_tpu.assembly import parts
 from rl_tpu.assembly import warm_start
 from rl_tpu.config import loading
@@ -39,10 +40,18 @@ def run(
 
   Returns:
     The export's folder, steps done, last loss and seconds.
+
+  Raises:
+    ValueError: whatever cannot work; also that another process works in the
+      directory.
   """
+  with holding.held(workdir) as check:
+    return _run(config, workdir, check, stop=stop, on_start=on_start)
+
+
+def _run(config, workdir, check, *, stop, on_start) -> dict[str, Any]:
   start = warm_start.build(config)
   on_start()
-  os.makedirs(workdir, exist_ok=True)
   loading.save(config, os.path.join(workdir, 'config.json'))
   began = time.time()
   loss = float('nan')
@@ -55,6 +64,7 @@ def run(
       stats = start.step(step)
       done = step
       loss = stats['loss/nll']
+      check()
       writer.scalars(step, stats)
       if step % 50 == 0 or step == 1:
         console.print(

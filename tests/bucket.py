@@ -1,10 +1,13 @@
 """A bucket in memory that stands for gs://."""
 
+import threading
 from unittest import mock
 
 from absl.testing import absltest
 from etils.epath import backend
 from fsspec.implementations import memory
+
+from rl_tpu.checkpointing import lease_files
 
 
 class Bucket(memory.MemoryFileSystem):
@@ -13,6 +16,7 @@ class Bucket(memory.MemoryFileSystem):
   store: dict[str, memory.MemoryFile] = {}
   pseudo_dirs = ['']
   written: list[str] = []
+  lock = threading.Lock()
 
   @classmethod
   def _strip_protocol(cls, path: str) -> str:
@@ -30,6 +34,13 @@ class Bucket(memory.MemoryFileSystem):
       self.written.append('gs:/' + path)
     return super()._open(path, mode, **kwargs)
 
+  def pipe_file(
+      self, path: str, value: bytes, mode: str = 'overwrite', **kwargs: object
+  ) -> None:
+    # gs:// lets one of several create an object, in one request.
+    with self.lock:
+      super().pipe_file(path, value, mode=mode, **kwargs)
+
   def contents(self) -> dict[str, bytes]:
     """Address -> bytes of everything stored."""
     return {'gs:/' + name: f.getvalue() for name, f in self.store.items()}
@@ -42,5 +53,8 @@ def install(test: absltest.TestCase) -> Bucket:
   made.written.clear()
   test.enter_context(mock.patch.object(
       backend.fsspec_backend, '_get_filesystem', lambda name: made
+  ))
+  test.enter_context(mock.patch.object(
+      lease_files, '_bucket', lambda: (made, (OSError,))
   ))
   return made

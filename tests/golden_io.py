@@ -4,6 +4,7 @@ The folder is the one named by RL_TPU_GOLDEN_DIR, by default the project's own
 copy in tests/golden.
 """
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -12,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from rl_tpu.config import schema
+from rl_tpu.records import hashes
 from rl_tpu.records import records
 from rl_tpu.types import budget
 from rl_tpu.types import termination as term
@@ -109,11 +111,27 @@ def rollout(golden: dict[str, Any]) -> records.Rollout:
       verifier_input_hash='',
       budgets=budget.Budget(**golden['budgets']),
       num_segments=golden['num_segments'],
-      segments=tuple(
+      segments=_linked([
           _segment(rollout_id, golden['termination'], segment)
           for segment in golden['segments']
-      ),
+      ]),
   )
+
+
+def _linked(segments: list[records.Segment]) -> tuple[records.Segment, ...]:
+  """The segments, a summary that the policy wrote placed in the next one."""
+  by_index = {s.segment_index: s for s in segments}
+  found = []
+  for segment in segments:
+    earlier = by_index.get(segment.segment_index - 1)
+    if earlier is not None and earlier.cut_cause == 'policy_summary':
+      segment = dataclasses.replace(
+          segment,
+          summary_author='policy',
+          summary_hash=hashes.token_hash(hashes.summary_ids(earlier)),
+      )
+    found.append(segment)
+  return tuple(found)
 
 
 def _segment(
@@ -122,7 +140,12 @@ def _segment(
   role = np.asarray(list(golden['role']), 'U1')
   action = np.isin(role, ('A', 'S'))
   index = golden['segment_index']
-  ref = lambda k: f'{rollout_id}/{k}'
+  ref = lambda k: f'golden#{rollout_id}/{k}'
+  context = int(np.argmax(action)) if action.any() else len(role)
+  token = np.arange(len(role), dtype=np.int32) + 1
+  cause = None
+  if golden['cut'] == 'compaction_cut':
+    cause = 'policy_summary' if 'S' in golden['role'] else 'template'
   return records.Segment(
       rollout_id=rollout_id,
       segment_index=index,
@@ -134,9 +157,9 @@ def _segment(
       next_state_ref=ref(index + 1) if golden['cut'] else None,
       summary_hash=None,
       summary_author=None,
-      context_length=int(np.argmax(action)) if action.any() else len(role),
-      context_hash='',
-      token=np.arange(len(role), dtype=np.int32) + 1,
+      context_length=context,
+      context_hash=hashes.token_hash(token[:context]),
+      token=token,
       role=role,
       turn_id=np.asarray(golden['turn_id'], np.int32),
       token_type=np.zeros(len(role), np.int32),
@@ -145,4 +168,5 @@ def _segment(
       behaviour_version=np.where(action, golden['policy_version'], -1).astype(
           np.int32
       ),
+      cut_cause=cause,
   )

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import pathlib
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -14,6 +15,7 @@ from rl_tpu.assembly import critic_start
 from rl_tpu.assembly import figures
 from rl_tpu.assembly import gates
 from rl_tpu.assembly import gathering
+from rl_tpu.assembly import holding
 from rl_tpu.assembly import incidents
 from rl_tpu.assembly import parts
 from rl_tpu.assembly import policy as policy_lib
@@ -25,6 +27,7 @@ from rl_tpu.assembly import taking_up
 from rl_tpu.assembly import warm_up
 from rl_tpu.assembly import watchdog as watchdog_lib
 from rl_tpu.checkpointing import contents
+from rl_tpu.checkpointing import lease_files
 from rl_tpu.checkpointing import mirror as mirror_lib
 from rl_tpu.checkpointing import store as store_lib
 from rl_tpu.config import loading
@@ -58,7 +61,8 @@ def open_run(
     interrupt: True gives up the rollouts that are being gathered.
 
   Raises:
-    ValueError: whatever cannot work, before anything is written.
+    ValueError: whatever cannot work, before anything is written; also that
+      another process works in the directory.
     RunStopped: a disk or bucket does not take what is written.
   """
   validation.validate(config)
@@ -66,16 +70,18 @@ def open_run(
   controller.start()
   hosts = hosts_lib.here()
   _check_alike(hosts, config, without)
-  mirror = mirror_lib.Mirror(workdir, keeps=hosts.is_lead)
-  used = hosts.of_lead(
-      lambda: taking_up.check(
-          workdir, config, folder=mirror.folder, override=override_config
-      )
-  )
-  compiles = compile_count.CompileCounter()
-  policy = policy_lib.build_policy(config)
   opened: list[run_lib.TrainingRun] = []
   with contextlib.ExitStack() as stack:
+    # Before anything is read that the run goes on from.
+    check = stack.enter_context(holding.held(workdir, hosts))
+    mirror = mirror_lib.Mirror(workdir, keeps=hosts.is_lead, check=check)
+    used = hosts.of_lead(
+        lambda: taking_up.check(
+            workdir, config, folder=mirror.folder, override=override_config
+        )
+    )
+    compiles = compile_count.CompileCounter()
+    policy = policy_lib.build_policy(config)
     # Left last: closing writes, too.
     stack.enter_context(bearing.full_disk(opened))
     world = parts.build_world(config, policy.tokenizer, policy.template)
@@ -113,15 +119,17 @@ def open_run(
 @contextlib.contextmanager
 def _leaves_nothing(folder: str) -> Iterator[None]:
   """Leaves a folder as it was where a first start in it fails."""
-  was_there = os.path.isdir(folder)
-  is_first = not was_there or not os.listdir(folder)
+  is_first = all(map(lease_files.is_lease, os.listdir(folder)))
   try:
     yield
   except Exception:
     if is_first:
-      shutil.rmtree(folder, ignore_errors=True)
-    if is_first and was_there:
-      os.makedirs(folder, exist_ok=True)
+      # Whoever made the folder removes it.
+      for path in pathlib.Path(folder).iterdir():
+        if path.is_dir():
+          shutil.rmtree(path, ignore_errors=True)
+        elif not lease_files.is_lease(path.name):
+          path.unlink(missing_ok=True)
     raise
 
 

@@ -105,6 +105,7 @@ class TrainingRun:
 
   def goes_on(self, stop: Callable[[], bool]) -> bool:
     """False when steps or limits are used up, or a stop was asked for."""
+    self.world.hosts.of_lead(self.mirror.check)
     told = self.world.hosts.exchange((stop(), self._used_up()))
     # Clocks differ, and a signal may reach one process alone.
     used_up = told[0][1]
@@ -187,7 +188,7 @@ class TrainingRun:
           known_versions=range(self.version + 1),
           measure_kl=self._behaviour_kl,
       )
-      self.ledger.record(admitted)
+      self.ledger.record(admitted, version=self.version)
       self.ledger.assert_balanced()
       bearing_lib.check_batch(self, rollouts, admitted)
       admission.check_scored(
@@ -360,6 +361,7 @@ class TrainingRun:
   ) -> None:
     """Writes figures, transcripts and the rollouts themselves."""
     with self.clock.phase('record'):
+      self.mirror.check()
       step = self.update_index
       jsonl.write(jsonl.rollouts_path(self.workdir, step), rollouts)
       estimates = figures.estimate_lines(batch, scored, advantage_BT)
@@ -428,6 +430,7 @@ class TrainingRun:
 
   def save(self) -> None:
     """Saves networks, optimizers and cursors as one step."""
+    self.mirror.check()
     success = None
     if self._evaluated_now():
       success = next(iter(self.results['last']['found'].values()))[0]

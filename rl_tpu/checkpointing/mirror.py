@@ -9,6 +9,7 @@ the bucket itself.
 import importlib.util
 import pathlib
 import tempfile
+from collections.abc import Callable
 
 from etils import epath
 
@@ -25,27 +26,34 @@ class Mirror:
   Attributes:
     workdir: as the user names it.
     folder: where to write; the same unless it is on gs://.
+    check: called before anything is written.
   """
 
-  def __init__(self, workdir: str, *, keeps: bool = True):
+  def __init__(
+      self,
+      workdir: str,
+      *,
+      keeps: bool = True,
+      check: Callable[[], None] = lambda: None,
+  ):
     """Fetches what a used directory on gs:// is continued from.
 
     Args:
       workdir: as the user names it.
       keeps: False writes to a folder that goes with this object: of several
         processes that write the same, one keeps it.
+      check: raises WriteFailed where this process may not write any more.
 
     Raises:
       ValueError: a file, a place that is not reached, or the package that
         reaches gs:// is not installed.
     """
-    _check_place(workdir)
+    check_place(workdir)
     self.workdir = self.folder = workdir
+    self.check = check
     self._keeps = keeps
     self._copied: dict[str, tuple[int, int]] = {}
     is_remote = workdir.startswith(REMOTE)
-    if is_remote:
-      _check_package(workdir)
     if is_remote or not keeps:
       self._temporary = tempfile.TemporaryDirectory(prefix='rl_tpu_')
       self.folder = self._temporary.name
@@ -56,8 +64,9 @@ class Mirror:
     """Copies what has changed since the last call, and deletes what is gone.
 
     Raises:
-      WriteFailed: the bucket does not take it.
+      WriteFailed: the bucket does not take it, or another process has it.
     """
+    self.check()
     if self.folder == self.workdir or not self._keeps:
       return
     try:
@@ -95,7 +104,15 @@ class Mirror:
         self._copied[name] = _version(here / name)
 
 
-def _check_place(workdir: str) -> None:
+def check_place(workdir: str) -> None:
+  """Refuses what can be no work directory.
+
+  Raises:
+    ValueError: a file, a place that is not reached, or the package that
+      reaches gs:// is not installed.
+  """
+  if workdir.startswith(REMOTE):
+    _check_package(workdir)
   if '://' in workdir and not workdir.startswith(REMOTE):
     raise ValueError(
         f'--workdir={workdir}: name a folder of this machine or one on'

@@ -13,10 +13,13 @@ from rl_tpu.config import loading
 from rl_tpu.metrics import transcripts
 from rl_tpu.records import jsonl
 from rl_tpu.records import records
+from rl_tpu.text import harmless
 
 Decode = Callable[[np.ndarray], str]
 Chosen = Sequence[tuple[records.Rollout, Mapping[str, Any] | None]]
 
+# Characters of a message; --rollout shows all of them.
+_LONG = 2000
 _STYLES = {'action': 'bold green', 'summary': 'bold cyan', 'context': 'dim'}
 
 
@@ -87,30 +90,68 @@ def decoder(workdir: str) -> Decode:
   return lambda ids: ' '.join(str(i) for i in ids)
 
 
-def show(chosen: Chosen, decode: Decode, console: rich.console.Console) -> None:
-  """Prints a table a rollout, one row a message."""
+def show(
+    chosen: Chosen,
+    decode: Decode,
+    console: rich.console.Console,
+    *,
+    whole: bool = False,
+) -> None:
+  """Prints a table a rollout, one row a message.
+
+  Args:
+    chosen: rollouts, each with its estimates.
+    decode: token ids -> text.
+    console: where to.
+    whole: long texts are not shortened.
+  """
   for rollout, estimates in chosen:
-    table = rich.table.Table(
-        title=rich.text.Text(transcripts.heading(rollout)),
-        title_justify='left',
+    console.print(_text(transcripts.heading(rollout), style='bold'))
+    for line in transcripts.details(rollout):
+      console.print(_text(line, style='dim'))
+    console.print(_table(rollout, estimates, decode, whole))
+
+
+def _table(
+    rollout: records.Rollout,
+    estimates: Mapping[str, Any] | None,
+    decode: Decode,
+    whole: bool,
+) -> rich.table.Table:
+  table = rich.table.Table()
+  for name in transcripts.COLUMNS:
+    is_number = name in ('reward', 'advantage', 'value', 'mask')
+    table.add_column(
+        name,
+        justify='right' if is_number else 'left',
+        overflow='fold',
+        no_wrap=is_number,
     )
-    for name in transcripts.COLUMNS:
-      is_number = name in ('reward', 'advantage', 'value', 'mask')
-      table.add_column(
-          name,
-          justify='right' if is_number else 'left',
-          overflow='fold',
-          no_wrap=is_number,
-      )
-    segment = None
-    for message in transcripts.messages(rollout, decode, estimates):
-      if segment is not None and message.segment != segment:
-        table.add_section()
-      segment = message.segment
-      style = _STYLES.get(message.role, '')
-      # Text, not str: brackets in a transcript are no markup.
-      table.add_row(*(
-          rich.text.Text(cell.rstrip('\n'), style=style)
-          for cell in transcripts.cells(message)
-      ))
-    console.print(table)
+  segments = {s.segment_index: s for s in rollout.segments}
+  found = transcripts.messages(rollout, decode, estimates)
+  for message, after in zip(found, [*found[1:], None]):
+    style = _STYLES.get(message.role, '')
+    number, _, text, *rest = transcripts.cells(message)
+    text = text if whole else harmless.shortened(text, _LONG)
+    table.add_row(
+        *(_text(cell, style=style) for cell in (number, _role(message), text)),
+        *(_text(cell, style=style) for cell in rest),
+    )
+    if after is None or after.segment != message.segment:
+      end = transcripts.boundary(segments[message.segment])
+      cells = ('', 'end', end)
+      table.add_row(*(_text(cell, style='yellow') for cell in cells))
+      table.add_section()
+  return table
+
+
+def _role(message: transcripts.Message) -> str:
+  """Role, turn, and the tools that are called."""
+  turn = f' {message.turn}' if message.turn >= 0 else ''
+  calls = ''.join(f'\ncalls {name}' for name in message.calls)
+  return f'{message.role}{turn}{calls}'
+
+
+def _text(text: str, *, style: str) -> rich.text.Text:
+  # Text, not str: brackets in a transcript are no markup.
+  return rich.text.Text(harmless.shown(text.rstrip('\n')), style=style)

@@ -164,7 +164,7 @@ def _inspect(values: Values, phase: Phase) -> int:
       limit=values['limit'],
   )
   decode = inspecting.decoder(values['workdir'])
-  inspecting.show(chosen, decode, console())
+  inspecting.show(chosen, decode, console(), whole=bool(values['rollout']))
   return 0
 
 
@@ -288,7 +288,11 @@ VERBS = (
                 'dump', 'dump of a skipped step (dumps/*.npz).', ''
             ),
             arguments.Flag('step', 'update; 0 is the last one stored.', 0),
-            arguments.Flag('rollout', 'id of one rollout; empty is any.', ''),
+            arguments.Flag(
+                'rollout',
+                'id of one rollout, with long texts whole; empty is any.',
+                '',
+            ),
             arguments.Flag(
                 'order',
                 'which rollouts come first.',

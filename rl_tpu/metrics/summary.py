@@ -84,6 +84,12 @@ def reward_figures(
         for rollout, _ in admitted
     ]
     figures[f'reward/component/{name}'] = _mean(sums)
+  for name in sorted({n for r, _ in admitted for n in r.score_components}):
+    figures[f'reward/score/{name}'] = _mean(
+        rollout.score_components[name]
+        for rollout, _ in admitted
+        if name in rollout.score_components
+    )
   figures |= _by('source', admitted) | _by('family', admitted)
   return figures
 
@@ -116,6 +122,10 @@ def rollout_figures(
   figures |= distribution('rollout/segments', [r.num_segments for r in ended])
   figures['rollout/multi_segment'] = _mean(r.num_segments > 1 for r in ended)
   figures['rollout/compactions'] = _mean(num_compactions(r) for r in ended)
+  for cause in term.CutCause:
+    count = _mean(num_cuts(r, cause) for r in ended)
+    if count:
+      figures[f'rollout/cuts/{cause.value}'] = count
   for kind in term.Termination:
     share = _mean(r.termination == kind for r in ended)
     figures[f'rollout/end/{kind.value}'] = share
@@ -168,6 +178,11 @@ def num_turns(rollout: records.Rollout) -> int:
 def num_compactions(rollout: records.Rollout) -> int:
   """Compaction cuts among the stored segments."""
   return sum(s.end_kind == term.Cut.COMPACTION for s in rollout.segments)
+
+
+def num_cuts(rollout: records.Rollout, cause: term.CutCause) -> int:
+  """Compaction cuts of one cause among the stored segments."""
+  return sum(s.cut_cause == cause.value for s in rollout.segments)
 
 
 def distribution(prefix: str, values: Sequence[float]) -> Figures:

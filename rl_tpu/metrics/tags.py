@@ -23,6 +23,7 @@ TAGS: dict[str, str] = {
     'reward/raw': 'mean raw terminal reward of scored rollouts',
     'reward/total': 'mean weighted reward of admitted rollouts, as trained on',
     'reward/component/{name}': 'mean raw sum of a component per rollout',
+    'reward/score/{name}': "mean of the verifier's own figure, raw",
     'reward/mean/{source}': 'mean return of a source, raw (G18)',
     'reward/std/{source}': 'population deviation of the same',
     'reward/min/{source}': 'smallest of the same',
@@ -176,6 +177,19 @@ TAGS: dict[str, str] = {
     'rollout/segments_{figure}': 'segments per rollout',
     'rollout/multi_segment': 'share of rollouts with two or more segments',
     'rollout/compactions': 'compactions per rollout',
+    'rollout/cuts/{cause}': 'compactions of this cause per rollout',
+    'rollout/discard_share/{reason}': (
+        'share of all started so far that this reason discarded (A5)'
+    ),
+    'rollout/discard_source/{source}': (
+        'share discarded of the rollouts of a source, so far'
+    ),
+    'rollout/discard_length/{tokens}': (
+        'the same by tokens of the rollout, from this power of two'
+    ),
+    'rollout/discard_age/{updates}': (
+        'the same by updates since its oldest token, from this power of two'
+    ),
     'rollout/tool_calls': 'tool calls per rollout',
     'rollout/tool_calls_per_turn': 'tool calls per turn',
     'rollout/tool_errors': 'share of tool calls that failed',

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 
 from rl_tpu.records import records
+from rl_tpu.text import harmless
+from rl_tpu.types import token_types
 
 ROLE_NAMES = {
     records.CONTEXT: 'context',
@@ -39,6 +41,8 @@ class Message:
     value: V before the first token; None without an estimate.
     trained: tokens in the policy mask; None without an estimate.
     tokens: number of tokens.
+    turn: of an action or summary; -1 else.
+    calls: names of the tools that it calls, as a parser typed them (L19).
   """
 
   segment: int
@@ -49,6 +53,8 @@ class Message:
   value: float | None
   trained: int | None
   tokens: int
+  turn: int = -1
+  calls: tuple[str, ...] = ()
 
 
 def messages(
@@ -112,7 +118,58 @@ def _message(
       value=value,
       trained=trained,
       tokens=stop - start,
+      turn=int(segment.turn_id[start]),
+      calls=_calls(segment, start, stop, decode),
   )
+
+
+def _calls(
+    segment: records.Segment,
+    start: int,
+    stop: int,
+    decode: Callable[[np.ndarray], str],
+) -> tuple[str, ...]:
+  if not segment.is_action[start]:
+    return ()
+  is_name = segment.token_type[start:stop] == token_types.TOOL_NAME
+  edges = np.flatnonzero(np.diff(is_name, prepend=False, append=False))
+  token = segment.token[start:stop]
+  return tuple(
+      decode(token[a:b]).strip() for a, b in zip(edges[::2], edges[1::2])
+  )
+
+
+def _sums(rollout: records.Rollout) -> dict[str, float]:
+  places = rollout.reward_components
+  return {n: sum(v for _, _, v in p) for n, p in places.items() if p}
+
+
+def boundary(segment: records.Segment) -> str:
+  """One line: how a segment ended."""
+  cause = f' by {segment.cut_cause}' if segment.cut_cause else ''
+  return f'{segment.end_kind}{cause}, after {len(segment)} tokens'
+
+
+def details(rollout: records.Rollout) -> list[str]:
+  """Lines below the heading: what a reader asks next, where it is known."""
+  lines = []
+  for name, values in (
+      ('seconds', rollout.seconds),
+      ("verifier's figures", rollout.score_components),
+      ('reward components', _sums(rollout)),
+  ):
+    if values:
+      told = ', '.join(f'{n} {v:.4g}' for n, v in sorted(values.items()))
+      lines.append(f'{name}: {told}')
+  causes = [s.cut_cause for s in rollout.segments if s.cut_cause]
+  if causes:
+    counts = ', '.join(f'{c} {causes.count(c)}' for c in sorted(set(causes)))
+    lines.append(f'cuts: {counts}')
+  if rollout.fault_detail:
+    lines.append(f'fault: {rollout.fault_detail}')
+  if rollout.fault_trace:
+    lines.append(rollout.fault_trace.rstrip())
+  return lines
 
 
 def cells(message: Message) -> tuple[str, ...]:
@@ -174,6 +231,7 @@ def markdown(
 
 
 def _escaped(text: str) -> str:
+  text = harmless.shown(text)
   for mark in '\\`*_{}[]<>#|':
     text = text.replace(mark, '\\' + mark)
   return text.replace('\n', '⏎ ')

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from rl_tpu.records import hashes
 from rl_tpu.records import records
 from rl_tpu.types import budget as budget_lib
 from rl_tpu.types import support as support_lib
@@ -27,6 +28,7 @@ _ENUMS = {
     'fault_cause': term.FaultCause,
     'discard_reason': term.DiscardReason,
 }
+_BROKEN = (term.DiscardReason.BROKEN_CHAIN, term.DiscardReason.MALFORMED)
 _RUNS = ('turn_id', 'token_type', 'behaviour_version')
 _DTYPES = {
     'token': np.int32,
@@ -88,14 +90,19 @@ def read(path: str | os.PathLike[str]) -> Iterator[records.Rollout]:
   """Reads what `write` wrote.
 
   Raises:
-    ValueError: a line that is no rollout of a known schema; file and line are
-      named.
+    ValueError: a line that is no rollout of a known schema, or whose hashes
+      are not those of what it holds; file and line are named.
   """
   for number, data in read_lines(path):
     try:
-      yield decode(data)
+      rollout = decode(data)
+      problem = hashes.problem(rollout)
+      # What was refused for it says so, and may be looked at.
+      if problem and rollout.discard_reason not in _BROKEN:
+        raise ValueError(f'{rollout.rollout_id}: {problem}.')
     except ValueError as error:
       raise ValueError(f'{path}:{number}: {error}') from error
+    yield rollout
 
 
 def write_lines(
@@ -275,7 +282,12 @@ def _from_version_2(data: Mapping[str, Any]) -> dict[str, Any]:
       {**s, 'cut_cause': unknown.get(s.get('end_kind'))}
       for s in data.get('segments', ())
   ]
-  added = {'fault_trace': None, 'seconds': {}, 'segments': segments}
+  added = {
+      'fault_trace': None,
+      'seconds': {},
+      'score_components': {},
+      'segments': segments,
+  }
   return {**data, **added, 'schema_version': records.SCHEMA_VERSION}
 
 

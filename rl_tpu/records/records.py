@@ -77,7 +77,8 @@ class Segment:
       start.
     next_state_ref: id of the state it continued with; equals the successor's
       prev_state_ref. None on the last segment.
-    summary_hash: hash of the text placed in this window; None if none was.
+    summary_hash: hash of the ids of the summary placed in this window (of the
+      policy's own as sampled, without its stop); None if none was.
     summary_author: policy, runtime, other_model or None.
     context_length: tokens fed before the first sampled one.
     context_hash: hash of those token ids.
@@ -130,6 +131,9 @@ class Rollout:
   """One run of one task, from reset to its end (R1).
 
   Attributes:
+    verifier_input_hash: `hashes.json_hash` of the evidence that was scored;
+      empty where nothing was.
+    score_components: the verifier's own figures, raw, by name.
     seconds: what the rollout waited for, by part: environment, tool,
       verifier, decoding.
     fault_detail: what failed under an infra_failure, in one line.
@@ -172,6 +176,7 @@ class Rollout:
   fault_detail: str | None = None
   fault_trace: str | None = None
   seconds: dict[str, float] = dataclasses.field(default_factory=dict)
+  score_components: dict[str, float] = dataclasses.field(default_factory=dict)
   schema_version: int = SCHEMA_VERSION
 
   @property

@@ -4,11 +4,13 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from rl_tpu.records import hashes
 from rl_tpu.records import records
 from rl_tpu.rewards import components
 from rl_tpu.types import termination as term
 
 _CUTS = frozenset(cut.value for cut in term.Cut)
+_CAUSES = frozenset(cause.value for cause in term.CutCause)
 _ACTIONS = (records.ACTION, records.SUMMARY)
 _COLUMNS = (
     'role',
@@ -70,6 +72,11 @@ def _segment_problem(segment: records.Segment, rollout_id: str) -> str | None:
       return f'{name} has not one entry per token'
   if segment.role[0] in _ACTIONS:
     return 'starts with an action: there is no state before it (V0)'
+  if segment.end_kind == term.Cut.COMPACTION.value:
+    if segment.cut_cause not in _CAUSES:
+      return f'cut_cause {segment.cut_cause!r} is not known'
+  elif segment.cut_cause is not None:
+    return 'cut_cause belongs to compaction_cut, and only to it'
   return None
 
 
@@ -187,7 +194,11 @@ def chain_problem(
       return f'segment {segment.segment_index} ends by {segment.end_kind}'
   if segments[-1].end_kind != rollout.termination.value:
     return f'the last segment ends by {segments[-1].end_kind}'
-  return _offset_problem(segments) or _reference_problem(segments)
+  return (
+      _offset_problem(segments)
+      or _reference_problem(segments)
+      or hashes.problem(rollout)
+  )
 
 
 def _offset_problem(segments: Sequence[records.Segment]) -> str | None:
@@ -230,7 +241,9 @@ def _reference_problem(segments: Sequence[records.Segment]) -> str | None:
       )
   if segments[-1].next_state_ref is not None:
     return 'the last segment names a next state'
-  for segment in segments:
-    if (segment.summary_hash is None) != (segment.summary_author is None):
-      return f'segment {segment.segment_index} has half a summary'
+  if not segments[0].segment_index and segments[0].prev_state_ref is not None:
+    return 'the first segment continues from a state'
+  for segment in segments[:-1]:
+    if segment.next_state_ref is None:
+      return f'segment {segment.segment_index} names no next state'
   return None

@@ -2,8 +2,10 @@
 + running (A5)."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import Any
 
+from rl_tpu.records import records
 from rl_tpu.rollout import admission as admission_lib
 from rl_tpu.types import termination as term
 
@@ -19,6 +21,8 @@ class Ledger:
     queued: ended, and not judged yet.
     running: not ended.
     discarded_by_kind: discards by reason and kind of end.
+    judged_by: judged rollouts by source, length and age, as `source/NAME`.
+    discarded_by: the discards among them.
   """
 
   started: int = 0
@@ -27,6 +31,8 @@ class Ledger:
   queued: int = 0
   running: int = 0
   discarded_by_kind: dict[str, int] = dataclasses.field(default_factory=dict)
+  judged_by: dict[str, int] = dataclasses.field(default_factory=dict)
+  discarded_by: dict[str, int] = dataclasses.field(default_factory=dict)
 
   def start(self, count: int) -> None:
     """Counts rollouts that begin."""
@@ -38,8 +44,21 @@ class Ledger:
     self.running -= count
     self.queued += count
 
-  def record(self, admission: admission_lib.Admission) -> None:
-    """Counts a judged batch; its rollouts were queued, or still running."""
+  def record(
+      self, admission: admission_lib.Admission, *, version: int | None = None
+  ) -> None:
+    """Counts a judged batch; its rollouts were queued, or still running.
+
+    Args:
+      admission: the batch.
+      version: that is trained, for the ages; None counts none.
+    """
+    for rollout, _ in admission.judged:
+      _count(self.judged_by, _places(rollout, version))
+    for discard in admission.discards:
+      places = _places(discard.rollout, version)
+      _count(self.judged_by, places)
+      _count(self.discarded_by, places)
     discards = admission.discards
     judged = len(admission.judged) + len(discards)
     from_queue = min(judged, self.queued)
@@ -81,6 +100,15 @@ class Ledger:
         'rollout/discarded': float(self.num_discarded),
         'rollout/queued': float(self.queued),
         'rollout/running': float(self.running),
+        **{
+            f'rollout/discard_share/{reason}': share
+            for reason, share in self.shares().items()
+            if share
+        },
+        **{
+            f'rollout/discard_{place}': count / self.judged_by[place]
+            for place, count in self.discarded_by.items()
+        },
     }
 
   def shares(self) -> dict[str, float]:
@@ -99,6 +127,29 @@ class Ledger:
   def from_state(cls, state: dict[str, Any]) -> 'Ledger':
     """The ledger that `state` was taken from."""
     return cls(**state)
+
+
+def _places(rollout: records.Rollout, version: int | None) -> list[str]:
+  """What a rollout is counted under: its source, length and age."""
+  places = [
+      f'source/{rollout.source}',
+      f'length/{_power(rollout.num_tokens)}',
+  ]
+  drawn = [s.behaviour_version[s.is_action] for s in rollout.segments]
+  oldest = min((int(v.min()) for v in drawn if v.size), default=None)
+  if version is not None and oldest is not None:
+    places.append(f'age/{_power(version - oldest)}')
+  return places
+
+
+def _power(number: int) -> int:
+  """The largest power of two that is not above; 0 below one."""
+  return 1 << (number.bit_length() - 1) if number > 0 else 0
+
+
+def _count(counts: dict[str, int], places: Sequence[str]) -> None:
+  for place in places:
+    counts[place] = counts.get(place, 0) + 1
 
 
 @dataclasses.dataclass

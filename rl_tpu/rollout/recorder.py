@@ -1,20 +1,17 @@
 """Writes a rollout down as it happens: segments, positions, joins (R1-R3)."""
 
 import dataclasses
-import hashlib
 
 import numpy as np
 
+from rl_tpu.records import hashes
 from rl_tpu.records import records
 from rl_tpu.types import support as support_lib
 from rl_tpu.types import termination as term
 from rl_tpu.types import token_types
 
 
-def token_hash(ids: np.ndarray) -> str:
-  """Short hash of token ids, for the hashes of R2."""
-  data = np.ascontiguousarray(ids, np.int32).tobytes()
-  return hashlib.blake2b(data, digest_size=8).hexdigest()
+token_hash = hashes.token_hash
 
 
 class _Draft:
@@ -112,7 +109,16 @@ class Recorder:
       summary: np.ndarray | None = None,
       summary_author: str | None = None,
   ) -> None:
-    """Starts a window with the context ids that are really fed."""
+    """Starts a window with the context ids that are really fed.
+
+    Args:
+      context: the ids.
+      summary: ids of the text placed in it. Of the policy's own, those that
+        were sampled count: they can be found in the record (R6).
+      summary_author: who wrote it.
+    """
+    if summary_author == 'policy':
+      summary = hashes.summary_ids(self._segments[-1])
     summary_hash = None if summary is None else token_hash(summary)
     self._draft = _Draft(summary_hash, summary_author)
     self._draft.add(context, records.CONTEXT)
@@ -205,7 +211,7 @@ class Recorder:
     return tuple(self._segments)
 
   def _state_ref(self, index: int) -> str:
-    return f'{self._lineage}#{self._rollout_id}/{index}'
+    return hashes.state_ref(self._lineage, self._rollout_id, index)
 
   def _finish(
       self,

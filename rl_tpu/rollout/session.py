@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from rl_tpu.environments import protocol
+from rl_tpu.records import hashes
 from rl_tpu.records import records
 from rl_tpu.rollout import asks
 from rl_tpu.rollout import compaction
@@ -70,6 +71,8 @@ class Session:
     self._t_start = 0.0
     self._pending: tuple[protocol.Message, ...] = ()
     self._calls: tuple[protocol.ToolCall, ...] = ()
+    # Empty where nothing was scored.
+    self._evidence_hash = ''
 
   def run(self) -> Generator[Ask, Any, records.Rollout]:
     """Runs to an end; returns the record whatever happened."""
@@ -319,6 +322,7 @@ class Session:
       return None
     evidence = yield Call('evidence')
     score = yield Verify(evidence)
+    self._evidence_hash = hashes.json_hash(evidence)
     if asks.share_of(self._job.rollout_id) < self._settings.rescore_share:
       yield from self._rescore(evidence, score)
     return score
@@ -365,7 +369,9 @@ class Session:
     segments = self._recorder.close(end.kind)
     reward, solved = None, None
     components = dict(self._recorder.components)
+    told = {}
     if score is not None:
+      told = {n: float(v) for n, v in score.components.items()}
       if np.isfinite(score.value):
         reward, solved = float(score.value), bool(score.solved)
     elif end.kind == term.Termination.FAILURE:
@@ -383,6 +389,7 @@ class Session:
         terminal_reward=reward,
         solved=solved,
         reward_components=components,
+        score_components={n: v for n, v in told.items() if np.isfinite(v)},
         env_name=spec.name,
         env_version=spec.version,
         env_seed=job.task.seed,
@@ -392,7 +399,7 @@ class Session:
         tenant_id=self._tenant,
         verifier_id=self._settings.verifier_id,
         verifier_version=self._settings.verifier_version,
-        verifier_input_hash=job.task.task_id,
+        verifier_input_hash=self._evidence_hash,
         budgets=self._settings.budgets,
         num_segments=len(segments),
         segments=segments,

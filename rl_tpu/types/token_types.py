@@ -15,6 +15,7 @@ NAMES = (
     'summary',
 )
 TEXT = NAMES.index('text')
+TOOL_NAME = NAMES.index('tool_name')
 STOP = NAMES.index('stop')
 SUMMARY = NAMES.index('summary')
 

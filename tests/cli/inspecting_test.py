@@ -1,6 +1,7 @@
 """`inspect`: which rollouts are shown, and what a reader sees."""
 
 import contextlib
+import dataclasses
 import io
 import pathlib
 
@@ -10,10 +11,12 @@ import numpy as np
 from rl_tpu.cli import inspecting
 from rl_tpu.cli import main
 from rl_tpu.cli import verbs
+from rl_tpu.records import hashes
 from rl_tpu.records import jsonl
 from rl_tpu.records import records
 from rl_tpu.types import budget as budget_lib
 from rl_tpu.types import termination as term
+from rl_tpu.types import token_types
 
 
 def rollout(name: str, score: float | None) -> records.Rollout:
@@ -30,7 +33,7 @@ def rollout(name: str, score: float | None) -> records.Rollout:
       summary_hash=None,
       summary_author=None,
       context_length=2,
-      context_hash='',
+      context_hash=hashes.token_hash(np.array([91, 97])),
       token=np.array([91, 97, 98, 10], np.int32),
       role=np.array(list(roles)),
       turn_id=np.array([-1, -1, 0, 0], np.int32),
@@ -126,6 +129,66 @@ class InspectTest(absltest.TestCase):
     (context,) = [line for line in text.splitlines() if 'context' in line]
     self.assertIn('[a', context)
     self.assertIn('0/2', context)
+
+  def shown(self, made: records.Rollout, decode, **how) -> str:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+      inspecting.show([(made, None)], decode, verbs.console(), **how)
+    return out.getvalue()
+
+  def test_nothing_in_a_text_steers_the_terminal(self):
+    nasty = (
+        '\x1b]0;title\x07\x1b[2J\x9b1m\u202eabc\u2066\u200b\r\x08\ud800\x00é語'
+    )
+    made = dataclasses.replace(
+        rollout('a\x1b[31m', 1.0),
+        fault_detail='\x1b[2Jdetail',
+        score_components={'\x1b[1mname': 1.0},
+    )
+    text = self.shown(made, lambda _: nasty)
+    for character in text:
+      self.assertTrue(character.isprintable() or character == '\n', character)
+    self.assertIn('\\x1b[2J', text)
+    self.assertIn('é語', text)
+
+  def test_cuts_calls_seconds_and_faults_are_seen(self):
+    made = rollout('a', 1.0)
+    (segment,) = made.segments
+    typed = np.array([0, 0, token_types.TOOL_NAME, 0], np.int32)
+    first = dataclasses.replace(
+        segment,
+        end_kind='compaction_cut',
+        cut_cause='runtime_summary',
+        token_type=typed,
+    )
+    made = dataclasses.replace(
+        made,
+        segments=(first, dataclasses.replace(segment, segment_index=1)),
+        num_segments=2,
+        seconds={'tool': 1.5, 'decoding': 0.25},
+        score_components={'share_right': 0.75},
+        fault_trace='Traceback\n  File "x"',
+    )
+    text = self.shown(made, lambda ids: ''.join(map(chr, ids)))
+    for part in (
+        'compaction_cut by runtime_summary, after 4 tokens',
+        'policy_stop, after 4 tokens',
+        'decoding 0.25, tool 1.5',
+        'share_right 0.75',
+        'cuts: runtime_summary 1',
+        '  File "x"',
+        'action 0',
+        'calls b',
+    ):
+      self.assertIn(part, text)
+
+  def test_a_long_text_is_cut_in_the_middle_unless_it_is_asked_for(self):
+    long = 'begin' + 'q' * 5000 + 'end'
+    text = self.shown(rollout('a', 1.0), lambda _: long)
+    self.assertIn('[... 3008 characters ...]', text)
+    self.assertIn('begin', text)
+    whole = self.shown(rollout('a', 1.0), lambda _: long, whole=True)
+    self.assertEqual(whole.count('q'), 2 * 5000)
 
   def test_command_shows_ids_where_there_is_no_tokenizer(self):
     out = io.StringIO()

@@ -58,6 +58,19 @@ class DockerfileTest(absltest.TestCase):
         ['.git', '.venv', '.venv-launch', 'runs'], ignored.splitlines()
     )
 
+  def test_no_protection_is_installed_that_no_code_uses(self):
+    code = ''.join(
+        path.read_text('utf-8')
+        for path in sorted((tools.ROOT / 'rl_tpu').rglob('*.py'))
+    )
+    text = (tools.ROOT / 'launch' / 'Dockerfile').read_text('utf-8')
+    for name, program in (
+        ('bubblewrap', 'bwrap'), ('util-linux', 'prlimit'),
+        ('firejail', 'firejail'), ('nsjail', 'nsjail'), ('runsc', 'runsc'),
+    ):
+      if name in text or program in text:
+        self.assertRegex(code, rf"['\"/]{program}['\"]", name)
+
 
 if __name__ == '__main__':
   absltest.main()

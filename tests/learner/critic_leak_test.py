@@ -49,7 +49,7 @@ CHANGED_ROLLOUT = dict(
     tenant_id='other', discard_reason=term.DiscardReason.STALE,
     safety_events=(('x', 0, 0),), state_ids={0: 'other'},
     counters={'x': 9.0}, fault_detail='other', fault_trace='other',
-    seconds={'x': 9.0}, schema_version=9,
+    seconds={'x': 9.0}, score_components={'x': 9.0}, schema_version=9,
 )
 CHANGED_SEGMENT = dict(
     rollout_id='other', global_token_offset=99, action_offset=99,

@@ -24,15 +24,24 @@ SIZES = ('1', '2', '4', '16')
 # Bounds are constants of a program, and each takes seconds to build for eight
 # devices: an objective is run on the cases that share one pair of bounds. All
 # cases go through the public functions (tests/losses).
-COMMON = [
-    (name, world) for name, world in WORLDS
-    if world.golden['config']['clip_low'] == 0.1
-]
+BOUNDS = WORLDS[0][1].golden['config']
+
+
+def sharing(*names):
+  """The cases that have these settings of the first one."""
+  return [
+      (name, world) for name, world in WORLDS
+      if all(world.golden['config'][n] == BOUNDS[n] for n in names)
+  ]
+
+
+CLIP = (BOUNDS['clip_low'], BOUNDS['clip_high'], None)
+COMMON = sharing('clip_low', 'clip_high', 'is_low', 'is_high')
 
 
 @functools.cache
 def learner(
-    loss='ppo_clip', correction='none', clip=(0.1, 0.2, None),
+    loss='ppo_clip', correction='none', clip=CLIP,
     kl=('none', '', 0.0), mode='token', renormalise=False,
 ) -> learner_lib.Learner:
   return learner_lib.Learner(
@@ -41,17 +50,22 @@ def learner(
       model=schema.ModelConfig(remat='none', logits_chunk=256),
       temperature=1.0,
       objective=objective.Settings(
-          policy=schema.PolicyConfig(loss=loss, correction=correction),
+          policy=schema.PolicyConfig(
+              loss=loss,
+              correction=correction,
+              is_low=BOUNDS['is_low'],
+              is_high=BOUNDS['is_high'],
+          ),
           clip=schema.ClipConfig(*clip),
-          dis=schema.DisConfig(0.8, 3.0),
-          gspo=schema.GspoConfig(0.05, 0.08),
+          dis=schema.DisConfig(BOUNDS['dis_low'], BOUNDS['dis_high']),
+          gspo=schema.GspoConfig(BOUNDS['gspo_low'], BOUNDS['gspo_high']),
           kl=schema.KlConfig(*kl),
           loss=schema.LossConfig(
               aggregation=mode, renormalise_gated=renormalise
           ),
       ),
       gae_config=schema.GaeConfig(),
-      critic=schema.CriticConfig(value_clip=0.2),
+      critic=schema.CriticConfig(value_clip=BOUNDS['value_clip']),
       actor_optimizer=schema.OptimizerConfig(),
       critic_optimizer=schema.OptimizerConfig(),
   )
@@ -126,11 +140,10 @@ class ActorTest(parameterized.TestCase):
     self.check(made, world, 'token', ('4',), total, slope)
 
   @parameterized.named_parameters(
-      *((name, w) for name, w in COMMON
-        if w.golden['config']['dual_clip'] == 1.5)
+      *sharing('clip_low', 'clip_high', 'dual_clip')
   )
   def test_L3_L6_dual_clip_with_k2_in_the_loss(self, world):
-    made = learner(clip=(0.1, 0.2, 1.5), kl=('loss', 'k2', 0.5))
+    made = learner(clip=(*CLIP[:2], BOUNDS['dual_clip']), kl=('loss', 'k2', 0.5))
     mode = 'task_mean'
     expected = world.golden['expected']['aggregate'][mode]
     total = expected['dual'] + 0.5 * expected['k2']
@@ -159,8 +172,7 @@ class ActorTest(parameterized.TestCase):
     golden_io.assert_close(stats['gated_fraction'].mean, gated.mean())
 
   @parameterized.named_parameters(
-      *((name, w) for name, w in WORLDS
-        if w.golden['config']['dis_high'] == 3.0)
+      *sharing('dis_low', 'dis_high')
   )
   def test_L14_dis(self, world):
     made = learner(loss='dis')
@@ -181,8 +193,7 @@ class ActorTest(parameterized.TestCase):
     golden_io.assert_close(stats['gated_fraction'].mean, gated.mean())
 
   @parameterized.named_parameters(
-      *((name, w) for name, w in WORLDS
-        if w.golden['config']['dis_high'] == 3.0)
+      *sharing('dis_low', 'dis_high')
   )
   def test_L10_L14_dis_renormalised(self, world):
     made = learner(loss='dis', mode='rollout_mean', renormalise=True)
@@ -198,7 +209,7 @@ class ActorTest(parameterized.TestCase):
     share = (keep * weights(world, 'rollout_mean')).sum()
     golden_io.assert_close(stats['effective_share'].mean, share)
 
-  @parameterized.named_parameters(*WORLDS)
+  @parameterized.named_parameters(*sharing('gspo_low', 'gspo_high'))
   def test_L15_L20_gspo_over_all_partitions(self, world):
     made = learner(loss='gspo')
     for mode, sizes in (('rollout_mean', SIZES), ('task_rollout_mean', '4')):
@@ -215,7 +226,7 @@ class ActorTest(parameterized.TestCase):
 
 class CriticTest(parameterized.TestCase):
 
-  @parameterized.named_parameters(*WORLDS)
+  @parameterized.named_parameters(*sharing('value_clip'))
   def test_L4_G23_value_loss_over_all_partitions(self, world):
     made = learner()
     state = made.init_state(world.params(), with_critic=True)

@@ -126,7 +126,7 @@ class WeightsTest(parameterized.TestCase):
     (case,) = [
         c
         for c in golden_io.cases('seed_worked')
-        if c['id'] == 'aggregation-2-vs-2.5'
+        if 'task_tokens' in c['input']
     ]
     counts, losses = case['input']['task_tokens'], case['input']['task_loss']
     ids, loss = np.repeat([0, 1], counts), np.repeat(losses, counts)

@@ -255,7 +255,7 @@ class GoldenTest(parameterized.TestCase):
 
   @parameterized.parameters(1, 2, 4)
   def test_G23_L8_devices_only_add_up(self, devices):
-    case = dict(CASES)['loss-01']
+    case = CASES[min(1, len(CASES) - 1)][1]
     mesh = mesh_lib.make_mesh(schema.MeshConfig(), jax.devices()[:devices])
     place = jax.sharding.NamedSharding(
         mesh, jax.sharding.PartitionSpec('data')
@@ -477,7 +477,7 @@ class ActorTest(parameterized.TestCase):
 class StatsTest(absltest.TestCase):
 
   def test_L8_merged_halves_are_the_whole(self):
-    case = dict(CASES)['loss-02']
+    case = CASES[min(2, len(CASES) - 1)][1]
     weight_BT = weights_of(case, 'token')
     first, second = case.partitions['2']
     run = lambda part_BT: actor(

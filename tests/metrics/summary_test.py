@@ -1,5 +1,7 @@
 """Rollout figures count rollouts, never rows (A6, A1)."""
 
+import dataclasses
+
 import numpy as np
 from absl.testing import absltest
 from absl.testing import parameterized
@@ -291,6 +293,32 @@ class TranscriptsTest(absltest.TestCase):
         {line.replace('\\|', '').count('|') for line in lines[2:]}, 1
     )
     self.assertIn('\\| \\*x\\*⏎', found)
+
+  def test_cuts_by_cause_and_the_verifiers_own_figures(self):
+    cut = segment(0, 'CA', [-1, 0], 'compaction_cut')
+    last = segment(1, 'CA', [-1, 1], 'policy_stop')
+    made = lambda *causes, **changes: rollout(
+        segments=(
+            *(dataclasses.replace(cut, cut_cause=cause) for cause in causes),
+            last,
+        ),
+        **changes,
+    )
+    both = [
+        made('policy_summary', 'template', score_components={'a': 1.0}),
+        made('policy_summary', score_components={'a': 0.0, 'b': 0.5}),
+    ]
+    figures = summary.rollout_figures([(r, None) for r in both], ())
+    cuts = {n: v for n, v in figures.items() if n.startswith('rollout/cuts/')}
+    self.assertEqual(
+        cuts, {'rollout/cuts/policy_summary': 1.0, 'rollout/cuts/template': 0.5}
+    )
+    verdict = term.Verdict(True, True, term.EndMode.TERMINAL, 1.0, None)
+    figures = summary.reward_figures([(r, verdict) for r in both], ())
+    self.assertEqual(figures['reward/score/a'], 0.5)
+    # Of the one rollout that has it.
+    self.assertEqual(figures['reward/score/b'], 0.5)
+    self.assertEmpty(tags.unknown(cuts))
 
 
 if __name__ == '__main__':

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 import numpy as np
 
+from rl_tpu.records import hashes
 from rl_tpu.records import jsonl
 from rl_tpu.records import records
 from rl_tpu.types import budget as budget_lib
@@ -43,12 +44,11 @@ def segment(index: int = 0, roles: str = 'CCAAOS', **changes):
       action_offset=index,
       turn_offset=index,
       end_kind='compaction_cut',
-      prev_state_ref=None,
-      next_state_ref='s1',
+      prev_state_ref=f's#r/{index}' if index else None,
+      next_state_ref=f's#r/{index + 1}',
       summary_hash=None,
       summary_author=None,
       context_length=2,
-      context_hash='h',
       token=np.arange(length, dtype=np.int32) * 1000,
       role=np.array(list(roles), 'U1'),
       turn_id=np.where(is_action, index, -1).astype(np.int32),
@@ -59,7 +59,11 @@ def segment(index: int = 0, roles: str = 'CCAAOS', **changes):
       sampling=SAMPLING,
       cut_cause='template',
   )
-  return records.Segment(**(fields | changes))
+  fields |= changes
+  context = fields['token'][: fields['context_length']]
+  return records.Segment(
+      **({'context_hash': hashes.token_hash(context)} | fields)
+  )
 
 
 def rollout(*segments: records.Segment, **changes) -> records.Rollout:
@@ -92,6 +96,7 @@ def rollout(*segments: records.Segment, **changes) -> records.Rollout:
       counters={'tool_calls': 2, 'share': 0.25},
       seconds={'environment': 0.1 + 0.2},
       fault_trace='line 1\nline 2',
+      score_components={'share_right': 0.1 + 0.2},
       safety_events=(('denied', 0, 3),),
   )
   return records.Rollout(**(fields | changes))
@@ -125,15 +130,39 @@ class JsonlTest(parameterized.TestCase):
     jsonl.write(path, rollouts)
     return list(jsonl.read(path))
 
+  def test_R6_what_a_file_says_of_itself_has_to_be_so(self):
+    for changes, wanted in (
+        ({'context_hash': 'h'}, 'context_hash'),
+        ({'context_length': 1}, 'holds an action|context_hash'),
+        ({'next_state_ref': 'other#r/1'}, 'lineage'),
+        ({'summary_hash': 'h', 'summary_author': 'policy'}, 'summary'),
+    ):
+      whole, path = segment(0), self.path()
+      broken = rollout(dataclasses.replace(whole, **changes))
+      jsonl.write(path, [rollout(whole), broken])
+      with self.assertRaisesRegex(ValueError, f':2: r: .*({wanted})'):
+        list(jsonl.read(path))
+      # What admission refused for it can be looked at.
+      reason = term.DiscardReason.BROKEN_CHAIN
+      jsonl.write(path, [dataclasses.replace(broken, discard_reason=reason)])
+      self.assertLen(list(jsonl.read(path)), 1)
+
+  def test_the_hash_of_a_value_is_that_of_its_canonical_json(self):
+    # blake2b, 8 bytes, of {"a":[1,"\u00e9"],"b":null}: worked with b2sum.
+    self.assertEqual(
+        hashes.json_hash({'b': None, 'a': (1, 'é')}), 'd457c0a2bfde2a71'
+    )
+
   def test_R8_round_trip_is_lossless(self):
     first = rollout(
-        segment(0),
+        segment(0, cut_cause='unknown'),
         segment(
             1,
             'CCO',
             end_kind='policy_stop',
             next_state_ref=None,
             sampling=None,
+            summary_hash='h',
             summary_author='policy',
         ),
         segment(

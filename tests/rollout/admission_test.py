@@ -7,6 +7,8 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from rl_tpu.config import schema
+from rl_tpu.metrics import tags
+from rl_tpu.records import hashes
 from rl_tpu.records import records
 from rl_tpu.rollout import admission
 from rl_tpu.rollout import ledger
@@ -79,13 +81,67 @@ class RecordTest(parameterized.TestCase):
       ('end_kind', 'failure', 'broken_chain'),
       ('end_kind', 'resume_cut', 'broken_chain'),
       ('summary_hash', 'abc', 'broken_chain'),
+      ('summary_author', 'policy', 'broken_chain'),
+      ('context_hash', 'abc', 'broken_chain'),
+      ('context_hash', '', 'broken_chain'),
+      ('context_length', 2, 'broken_chain'),
+      ('context_length', -1, 'broken_chain'),
+      ('cut_cause', 'template', 'malformed'),
+      ('end_kind', 'compaction_cut', 'malformed'),
   )
   def test_R6_each_fault_of_the_last_segment(self, name, value, expected):
     made = with_segment(rollout(), 1, **{name: value})
     self.assertEqual(reason(made), expected)
 
+  @parameterized.parameters(
+      'golden#r1/1',  # Another rollout of the task: it began with a reset.
+      'other#r0/1',
+      'golden#r0/2',
+      'golden#r0',
+  )
+  def test_R6_a_foreign_lineage_on_both_sides_of_a_cut(self, ref):
+    made = with_segment(rollout(), 0, next_state_ref=ref)
+    made = with_segment(made, 1, prev_state_ref=ref)
+    self.assertEqual(reason(made), 'broken_chain')
+    made = dataclasses.replace(rollout(), env_snapshot='other')
+    self.assertEqual(reason(made), 'broken_chain')
+
+  def test_R6_references_that_are_missing_on_both_sides(self):
+    made = with_segment(rollout(), 0, next_state_ref=None)
+    made = with_segment(made, 1, prev_state_ref=None)
+    self.assertEqual(reason(made), 'broken_chain')
+    made = with_segment(rollout(), 0, prev_state_ref='golden#r0/0')
+    self.assertEqual(reason(made), 'broken_chain')
+
+  def test_R6_a_summary_that_the_policy_did_not_write(self):
+    made = golden_io.rollout(synthetic.rollout(['CAASS', 'CAAO']))
+    self.assertEqual(made.segments[1].summary_author, 'policy')
+    self.assertIsNone(reason(made))
+    # Ids 4 and 5 are what the policy wrote.
+    right = hashes.token_hash(np.asarray([4, 5]))
+    self.assertEqual(made.segments[1].summary_hash, right)
+    other = hashes.token_hash(np.asarray([4, 6]))
+    wrong = with_segment(made, 1, summary_hash=other)
+    self.assertEqual(reason(wrong), 'broken_chain')
+
+  @parameterized.parameters(
+      ('policy_summary', 'broken_chain'),
+      ('runtime_summary', 'broken_chain'),
+      ('template', None),
+      # An old file does not tell.
+      ('unknown', None),
+      (None, 'malformed'),
+      ('whim', 'malformed'),
+  )
+  def test_R6_the_cause_of_a_cut_fits_the_author_of_its_summary(
+      self, cause, wanted
+  ):
+    self.assertEqual(
+        reason(with_segment(rollout(), 0, cut_cause=cause)), wanted
+    )
+
   def test_R6_a_first_segment_that_does_not_end_by_a_cut(self):
-    made = with_segment(rollout(), 0, end_kind='success')
+    made = with_segment(rollout(), 0, end_kind='success', cut_cause=None)
     self.assertEqual(reason(made), 'broken_chain')
 
   def test_T10_missing_segments(self):
@@ -403,6 +459,47 @@ class LedgerTest(absltest.TestCase):
         {'reward_missing/success': 2, 'reward_missing/policy_stop': 1},
     )
     self.assertEqual(book.discarded, {'reward_missing': 3})
+
+  def test_A5_discards_by_source_length_and_age(self):
+    book = ledger.Ledger()
+    book.start(4)
+    # 9 tokens each, so from 8; drawn under version 2 or, one, version 4.
+    at = lambda name, source, **how: rollout(
+        rollout_id=name, source=source, **{'version': 2, **how}
+    )
+    book.record(
+        admit([
+            at('r0', 'easy'),
+            at('r1', 'easy', termination='cancelled'),
+            at('r2', 'hard', termination='cancelled', version=4),
+            at('r3', 'hard', termination='cancelled'),
+        ]),
+        version=5,
+    )
+    figures = {
+        name: value
+        for name, value in book.figures().items()
+        if name.startswith('rollout/discard_')
+    }
+    self.assertEqual(
+        figures,
+        {
+            'rollout/discard_share/cancelled': 3 / 4,
+            'rollout/discard_source/easy': 1 / 2,
+            'rollout/discard_source/hard': 1.0,
+            'rollout/discard_length/8': 3 / 4,
+            'rollout/discard_age/2': 2 / 3,  # 3 updates
+            'rollout/discard_age/1': 1.0,
+        },
+    )
+    self.assertEmpty(tags.unknown(figures))
+    # A checkpoint from before has no such counts.
+    old = {
+        name: value
+        for name, value in book.state().items()
+        if not name.endswith('_by')
+    }
+    self.assertEqual(ledger.Ledger.from_state(old).started, 4)
 
   def test_A5_a_lost_rollout_is_noticed(self):
     book = ledger.Ledger()

@@ -7,6 +7,7 @@ from absl.testing import absltest
 from absl.testing import parameterized
 
 from rl_tpu.config import schema
+from rl_tpu.records import hashes
 from rl_tpu.records import records
 from rl_tpu.rewards import scaling
 from rl_tpu.rollout import admission
@@ -260,7 +261,13 @@ class HomeTest(parameterized.TestCase):
           made,
           segments=(
               made.segments[0],
-              dataclasses.replace(made.segments[1], token=changed),
+              dataclasses.replace(
+                  made.segments[1],
+                  token=changed,
+                  context_hash=hashes.token_hash(
+                      changed[: made.segments[1].context_length]
+                  ),
+              ),
           ),
       )
     return made
@@ -276,7 +283,9 @@ class HomeTest(parameterized.TestCase):
 
   def test_R9_after_a_compaction_a_new_prompt_may_be_rewarded(self):
     made = self.resumed([(1, 3)])
-    first = dataclasses.replace(made.segments[0], end_kind='compaction_cut')
+    first = dataclasses.replace(
+        made.segments[0], end_kind='compaction_cut', cut_cause='template'
+    )
     made = dataclasses.replace(made, segments=(first, made.segments[1]))
     self.assertIsNone(self.reason(made))
 

@@ -1,6 +1,8 @@
 """E6, E11, D8: what a session records for groups and of its verifier."""
 
 import functools
+import hashlib
+import json
 import tempfile
 
 from absl.testing import absltest
@@ -56,7 +58,8 @@ class _Answer:
   def result(self):
     if isinstance(self._score, Exception):
       raise self._score
-    return verifiers.Score(value=self._score, solved=self._score > 0.5)
+    told = {'half': 0.5, 'lost': float('nan')}
+    return verifiers.Score(self._score, self._score > 0.5, told)
 
 
 class SessionStatesTest(parameterized.TestCase):
@@ -92,6 +95,27 @@ class SessionStatesTest(parameterized.TestCase):
     rollout = self.run_one(_spec(protocol.STATE_ID))
     self.assertEqual(rollout.state_ids, {0: '0', 1: '1', 2: '2'})
     self.assertEqual(rollout.env_snapshot, 'counting/1@0')
+
+  def test_the_record_names_what_the_verifier_read_and_said(self):
+    scores = _Scores(1.0, 0.0)
+    first = self.run_one(_spec(), verify=scores)
+    text = json.dumps(scores.evidence[0], sort_keys=True, separators=(',', ':'))
+    wanted = hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    self.assertEqual(first.verifier_input_hash, wanted)
+    # What is not finite is no figure.
+    self.assertEqual(first.score_components, {'half': 0.5})
+    # The same task with other evidence is another input.
+    other = self.run_one(_spec(), turns=2, verify=scores)
+    self.assertNotEqual(scores.evidence[0], scores.evidence[1])
+    self.assertNotEqual(other.verifier_input_hash, wanted)
+
+  def test_where_nothing_was_scored_no_input_is_named(self):
+    failed = self.run_one(
+        _spec(), verify=_Scores(verifiers.VerifierFault('broken'))
+    )
+    self.assertEqual(failed.termination.value, 'infra_failure')
+    self.assertEqual(failed.verifier_input_hash, '')
+    self.assertEqual(failed.score_components, {})
 
   def test_E6_without_the_capability_no_state_is_made_up(self):
     self.assertEqual(self.run_one(_spec()).state_ids, {})
