@@ -186,6 +186,8 @@ def build_world(
   )
   try:
     scaling.check_verifier(config.reward, verifier.verifier_id)
+    for split in ('train', 'eval'):
+      _check_answers(config, verifier, split)
   except ValueError:
     verifier.close()
     pool.close()
@@ -193,6 +195,25 @@ def build_world(
   return World(
       config, tokenizer, template, spec, verifier, pool, hosts_lib.here()
   )
+
+
+def _check_answers(config, verifier, split: str) -> None:
+  """Refuses a task that the verifier could never score (K50)."""
+  if verifier.check_payload is None:
+    return
+  source = loading.construct(
+      config.tasks.target, config.tasks.settings, setting='tasks', split=split
+  )
+  for index in range(len(source)):
+    task = source[index]
+    try:
+      verifier.check_payload(task.payload)
+    except ValueError as error:
+      raise ValueError(
+          f'tasks.target = {config.tasks.target}: task {index + 1} of the'
+          f' {split} split ({task.task_id}): {error} check-data names the rows'
+          ' of a file.'
+      ) from error
 
 
 def _build_pool(

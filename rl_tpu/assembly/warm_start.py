@@ -29,6 +29,7 @@ from rl_tpu.sharding import placement
 from rl_tpu.text import chat
 from rl_tpu.text import tokenizer as tokenizer_lib
 from rl_tpu.types import batch as batch_lib
+from rl_tpu.verifiers import protocol as verifiers
 
 
 class Script:
@@ -159,13 +160,7 @@ class WarmStart:
     self.world.close()
 
 
-@dataclasses.dataclass(frozen=True)
-class _NoScore:
-  value: float = 0.0
-  solved: bool = False
-
-
-_NO_SCORE = _NoScore()
+_NO_SCORE = verifiers.Score(0.0, False)
 
 
 def _named(setting: str, target: str) -> Any:

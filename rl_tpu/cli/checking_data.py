@@ -103,9 +103,7 @@ def _renderer(values: Mapping[str, object]) -> checking.Render:
   )
 
   def render(task: records.Task) -> tuple[str, int]:
-    messages = [
-        chat.Message(m['role'], m['content']) for m in task.payload['messages']
-    ]
+    messages = [chat.Message.of(m) for m in task.payload['messages']]
     text = template.with_tools(task.tools).render(messages, ask=True)
     return text, len(tokenizer.encode(text))
 

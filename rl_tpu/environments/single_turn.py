@@ -52,7 +52,7 @@ class SingleTurn:
           f'task {task.task_id}: {NAME} needs `messages` and `answer` in its'
           ' payload, as rl_tpu.tasks.rows:RowTasks gives them.'
       )
-    messages = tuple(protocol.Message(m['role'], m['content']) for m in given)
+    messages = tuple(map(protocol.Message.of, given))
     if self._instruction and messages[0].role == 'system':
       raise ValueError(
           f'task {task.task_id} has a system message of its own; leave'

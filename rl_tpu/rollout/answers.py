@@ -93,7 +93,12 @@ def _messages(what: str, messages: Any) -> None:
   for message in messages:
     _is_a(f'an entry of {what}', message, protocol.Message)
     _text(f'a role of {what}', message.role)
-    _text(f'a content of {what}', message.content)
+    for name in ('content', 'reasoning_content', 'tool_call_id', 'name'):
+      _text(f'a {name} of {what}', getattr(message, name))
+    _is_a(f'tool_calls of {what}', message.tool_calls, tuple)
+    for call in message.tool_calls:
+      _is_a(f'a call of {what}', call, Mapping)
+      _json(f'a call of {what}', call)
 
 
 def _observation(what: str, observation: Any) -> None:
@@ -117,8 +122,12 @@ def _step(what: str, step: Any) -> None:
 
 def _evidence(what: str, evidence: Any) -> None:
   _is_a(what, evidence, dict)
+  _json(what, evidence)
+
+
+def _json(what: str, value: Any) -> None:
   try:
-    json.dumps(evidence, allow_nan=False)
+    json.dumps(value, allow_nan=False)
   except (TypeError, ValueError) as error:
     raise Garbage(f'{what} is no JSON: {error}.') from error
 

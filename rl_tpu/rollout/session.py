@@ -389,7 +389,7 @@ class Session:
         terminal_reward=reward,
         solved=solved,
         reward_components=components,
-        score_components={n: v for n, v in told.items() if np.isfinite(v)},
+        score_components=told,
         env_name=spec.name,
         env_version=spec.version,
         env_seed=job.task.seed,

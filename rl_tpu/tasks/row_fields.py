@@ -19,7 +19,9 @@ from typing import Any
 
 from rl_tpu.records import records
 from rl_tpu.tasks import row_files
+from rl_tpu.tasks import row_messages
 from rl_tpu.tasks import row_tools
+from rl_tpu.tasks import row_values
 from rl_tpu.text import hashing
 
 FIELDS = (
@@ -40,8 +42,6 @@ LAYOUTS = {
         'source': 'data_source', 'metadata': 'extra_info',
     },
 }
-ROLES = ('system', 'user', 'assistant', 'tool')
-
 _ABSENT = object()
 
 
@@ -88,8 +88,10 @@ class Fields:
       place: file and line, for messages.
 
     Raises:
-      RowFault: a field is missing or of another type.
+      RowFault: a field is missing, of another type, or holds what a record
+        or a tokenizer does not take.
     """
+    self._check_values(row, place)
     payload = {
         'messages': self._messages(row, place),
         'answer': self._answer(row, place),
@@ -110,6 +112,15 @@ class Fields:
         payload=payload,
         tools=tools,
     )
+
+  def _check_values(self, row: dict[str, Any], place: str) -> None:
+    """Before anything else: what follows quotes names and values."""
+    for name, value in row.items():
+      if found := row_values.problem({name: value}, wide=True):
+        raise _fault(place, f'field {name!r} {found}.')
+      # An answer or an id is kept as text, however long the number is.
+      if not isinstance(value, int) and (found := row_values.problem(value)):
+        raise _fault(place, f'field {name!r} {found}.')
 
   def _get(self, row: dict[str, Any], field: str) -> Any:
     """What the row has; null is the same as nothing."""
@@ -142,7 +153,7 @@ class Fields:
       raise _fault(place, f'field {name!r} is no text or number.')
     return str(value)
 
-  def _messages(self, row: dict[str, Any], place: str) -> list[dict[str, str]]:
+  def _messages(self, row: dict[str, Any], place: str) -> list[dict[str, Any]]:
     found = [
         (self._names[field], self._get(row, field))
         for field in ('prompt', 'messages')
@@ -156,20 +167,13 @@ class Fields:
       )
     ((name, value),) = given
     if isinstance(value, str) and name == self._names['prompt']:
+      if not value.strip():
+        raise _fault(place, f'field {name!r} is empty.')
       value = [{'role': 'user', 'content': value}]
-    if not isinstance(value, list) or not all(map(_is_message, value)):
-      raise _fault(
-          place,
-          f'field {name!r} is no text and no list of role and content, with'
-          f' roles {", ".join(ROLES)}.',
-      )
-    if not any(m['content'].strip() for m in value):
-      raise _fault(place, f'field {name!r} is empty.')
-    if value[-1]['role'] == 'assistant':
-      raise _fault(
-          place, f'field {name!r} ends with the assistant: nothing is asked.'
-      )
-    return [{'role': m['role'], 'content': m['content']} for m in value]
+    try:
+      return row_messages.read(value)
+    except ValueError as error:
+      raise _fault(place, f'field {name!r} {error}') from None
 
   def _tools(self, row: dict[str, Any], place: str) -> tuple[Any, ...]:
     value = self._get(row, 'tools')
@@ -190,9 +194,31 @@ class Fields:
       raise _fault(
           place, f'field {self._names["metadata"]!r} is no object.'
       )
-    used = {name.split('.')[0] for name in self._names.values()}
-    used |= set(self._names.values())
-    return {k: v for k, v in row.items() if k not in used} | value
+    left = row
+    for name in self._names.values():
+      left = _without(left, name)
+    twice = sorted({*left} & {*value})
+    if twice:
+      raise _fault(
+          place,
+          f'field {twice[0]!r} stands in the row and in'
+          f' {self._names["metadata"]!r}; one would be lost.',
+      )
+    return left | value
+
+
+def _without(row: dict[str, Any], name: str) -> dict[str, Any]:
+  """The row without a field; what stands beside it in its object stays."""
+  if name in row or '.' not in name:
+    return {k: v for k, v in row.items() if k != name}
+  first, _, rest = name.partition('.')
+  inner = row.get(first)
+  if not isinstance(inner, dict):
+    return row
+  inner = _without(inner, rest)
+  return {k: v for k, v in row.items() if k != first} | (
+      {first: inner} if inner else {}
+  )
 
 
 def _names(row: dict[str, Any]) -> str:
@@ -201,11 +227,3 @@ def _names(row: dict[str, Any]) -> str:
 
 def _fault(place: str, what: str) -> row_files.RowFault:
   return row_files.RowFault(f'{place}: {what}')
-
-
-def _is_message(entry: Any) -> bool:
-  return (
-      isinstance(entry, dict)
-      and entry.get('role') in ROLES
-      and isinstance(entry.get('content'), str)
-  )

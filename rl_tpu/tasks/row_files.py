@@ -97,16 +97,30 @@ def parse_json(text: str | bytes) -> Any:
   """The value of a JSON text.
 
   Raises:
-    ValueError: it is none, or too deep to be read.
+    ValueError: it is none, too deep to be read, or has a name twice.
   """
   try:
-    return json.loads(text, parse_constant=_refuse_constant)
+    return json.loads(
+        text,
+        parse_constant=_refuse_constant,
+        object_pairs_hook=_refuse_twice,
+    )
   except RecursionError as error:
     raise ValueError(str(error)) from error
 
 
 def _refuse_constant(name: str) -> None:
   raise ValueError(f'{name} is no JSON value')
+
+
+def _refuse_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+  """An object; of a name that stands twice, one value would be lost."""
+  made = dict(pairs)
+  if len(made) < len(pairs):
+    names = [name for name, _ in pairs]
+    twice = next(name for name in names if names.count(name) > 1)
+    raise ValueError(f'the name {twice!a} stands twice in one object')
+  return made
 
 
 class ParquetFile:

@@ -26,6 +26,8 @@ _SPECIAL = ('bos_token', 'eos_token', 'pad_token', 'unk_token')
 _GIVEN = (
     'messages', 'tools', 'documents', 'add_generation_prompt', *_SPECIAL
 )
+# Members of a message that a template sees only where they are set.
+_OPTIONAL = ('reasoning_content', 'tool_calls', 'tool_call_id', 'name')
 # Nothing that a template may write by itself, so that it is found again.
 _PROBE = 'rl_tpu probe'
 # Bytes; the longest public template is a twentieth of it.
@@ -36,10 +38,45 @@ _CACHED_TEXTS = 256
 
 @dataclasses.dataclass(frozen=True)
 class Message:
-  """One message: role is system, user, tool or assistant."""
+  """One message, with what chat templates read of it.
+
+  Attributes:
+    role: system, user, tool or assistant.
+    content: its text.
+    reasoning_content: what an assistant thought before it.
+    tool_calls: of an assistant: {'type': 'function', 'function': {'name': ..,
+      'arguments': {..}}}, with an optional 'id'.
+    tool_call_id: of a tool's message: the call that it answers.
+    name: of who speaks, or of the tool.
+  """
 
   role: str
   content: str
+  reasoning_content: str = ''
+  # Objects have no hash; equality looks at them all the same.
+  tool_calls: tuple[Mapping[str, Any], ...] = dataclasses.field(
+      default=(), hash=False
+  )
+  tool_call_id: str = ''
+  name: str = ''
+
+  @classmethod
+  def of(cls, members: Mapping[str, Any]) -> 'Message':
+    """The message that a row's JSON object describes.
+
+    Raises:
+      TypeError: it has a member that no message has.
+    """
+    calls = tuple(members.get('tool_calls', ()))
+    return cls(**{**members, 'tool_calls': calls})
+
+  def members(self) -> dict[str, Any]:
+    """What a template is given: role, content, and the others that are set."""
+    given = {'role': self.role, 'content': self.content}
+    for name in _OPTIONAL:
+      if value := getattr(self, name):
+        given[name] = list(value) if name == 'tool_calls' else value
+    return given
 
 
 class HistoryRewritten(ValueError):
@@ -162,7 +199,7 @@ class ChatTemplate:
     return self._render(tuple(messages), ask)
 
   def _render_text(self, messages: tuple[Message, ...], ask: bool) -> str:
-    plain = [{'role': m.role, 'content': m.content} for m in messages]
+    plain = [message.members() for message in messages]
     try:
       return self._template.render(
           messages=plain,

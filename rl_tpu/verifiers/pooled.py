@@ -7,7 +7,7 @@ rollout and nothing else: the future raises `VerifierFault`.
 import functools
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rl_tpu.config import loading
@@ -52,6 +52,10 @@ class PooledVerifier:
     self._version = str(built.version)
     # Optional: a verifier that says nothing may differ from itself (D8).
     self._deterministic = bool(getattr(built, 'deterministic', False))
+    # Optional, too: without it every task is taken as it is (K50).
+    self.check_payload: Callable[[Mapping[str, Any]], None] | None = getattr(
+        built, 'check_payload', None
+    )
     self._target = target
     self._settings = json.dumps(dict(settings), sort_keys=True)
     self._timeout_s = timeout_s

@@ -43,7 +43,9 @@ class Verifier(Protocol):
   """Scores the evidence that an environment hands over.
 
   A verifier may set `deterministic = True`: a second score of the same
-  evidence that differs then stops the run (D8).
+  evidence that differs then stops the run (D8). It may have a method
+  `check_payload(payload)`, which raises ValueError for a task that it could
+  never score: such a task is refused at the start and by `check-data` (K50).
   """
 
   @property

@@ -40,7 +40,7 @@ def _rollout(rng, vocab: int, number: int) -> records.Rollout:
         writer.reward('step', float(rng.normal()))
       writer.observe(ids(int(rng.integers(0, 6))))
     if index + 1 < segments:
-      writer.cut(term.Cut.COMPACTION)
+      writer.cut(term.Cut.COMPACTION, term.CutCause.TEMPLATE)
   return rollout(
       writer,
       name,

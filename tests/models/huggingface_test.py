@@ -295,7 +295,7 @@ class HuggingfaceTest(parameterized.TestCase):
     with self.assertRaisesRegex(ValueError, 'holds neither'):
       huggingface.load(self.folder)
     (self.folder / 'config.json').write_text('{')
-    with self.assertRaisesRegex(ValueError, 'is no JSON'):
+    with self.assertRaisesRegex(ValueError, 'does not parse as JSON'):
       huggingface.load(self.folder)
 
   def test_a_full_disk_is_told_in_one_line(self):

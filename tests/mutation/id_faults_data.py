@@ -61,7 +61,11 @@ _RECORD_FAULTS = (
     _fault(
         'the end of the first segment is not looked at', 'R6', _ADMISSION,
         f'{_ROLLOUT}/chain.py',
-        {'for segment in segments[:-1]:': 'for segment in segments[1:-1]:'},
+        {
+            'for segment in segments[:-1]:\n    if segment.end_kind': (
+                'for segment in segments[1:-1]:\n    if segment.end_kind'
+            )
+        },
     ),
     _fault(
         'a copied summary is trained on again', 'R7', _RECORDER,

@@ -7,6 +7,7 @@ from absl.testing import absltest
 
 from rl_tpu.records import records
 from rl_tpu.types import budget
+from rl_tpu.types import termination as term
 from tests import algorithm_ids
 
 
@@ -52,6 +53,7 @@ class RecordsTest(absltest.TestCase):
 
   def test_R2_R3_a_segment_has_the_fields_of_the_reference(self):
     kinds = {'compaction_cut', 'resume_cut', 'policy', 'runtime', 'other_model'}
+    kinds |= {cause.value for cause in term.CutCause}
     named = words(self.rules['R2']) - kinds
     # R3 is about positions: one entry of these columns each.
     named |= words(self.rules['R3']) - {'stop'}

@@ -83,8 +83,9 @@ class RowTasksTest(parameterized.TestCase):
         keys={'prompt': 'question', 'answer': 'sum.total'},
     )
     self.assertEqual(
+        # What is not taken as a field stays, beside it too (K49).
         [(t.payload['answer'], t.payload['metadata']) for t in tasks],
-        [('3', {'level': 2}), ('4', {})],
+        [('3', {'level': 2, 'sum': {'n': 1}}), ('4', {'sum': 5})],
     )
     # No id: the content stands for the row, wherever it is.
     again = rows.RowTasks(
@@ -121,9 +122,14 @@ class RowTasksTest(parameterized.TestCase):
     self.assertEqual(
         tasks[0].payload,
         {
-            'messages': [{'role': 'user', 'content': 'What is 1 + 1?'}],
+            'messages': [
+                {'role': 'user', 'content': 'What is 1 + 1?', 'name': 'x'}
+            ],
             'answer': '2',
-            'metadata': {'index': 3, 'split': 'train'},
+            # Nothing that stands in the row is left out (K49).
+            'metadata': {
+                'index': 3, 'split': 'train', 'reward_model': {'style': 'rule'}
+            },
         },
     )
     self.assertEqual(tasks[2].family, 'sums')

@@ -33,7 +33,7 @@ class NumericAnswerTest(parameterized.TestCase):
 
   @parameterized.parameters(
       ('#### 1201', 1.0), ('#### -1200', 1.0), ('#### 12,00', 0.0),
-      ('#### 1200 or 1300', 0.0), ('#### 1200-1300', 0.0), ('#### 1.2e3', 0.0),
+      ('#### 1200 or 1300', 0.0), ('#### 1200-1300', 0.0), ('#### 1.2e4', 1.0),
       ('#### 1200 #### 7', 1.0), ('#### 1200\n#### none', 0.0),
       ('1200', 0.0), ('', 0.0), ('####', 0.0), ('#### twelve hundred', 0.0),
       ('#### 1200/0', 0.0), ('#### 0.0012', 1.0), ('#### x1200', 0.0),
@@ -44,6 +44,21 @@ class NumericAnswerTest(parameterized.TestCase):
   def test_wrong(self, reply, answered):
     expected = float(reply == '#### 1200 <think>#### 1200')
     self.assertEqual(self.score('#### 1200', reply), (expected, answered))
+
+  @parameterized.parameters(
+      ('1e-05', '#### 0.00001'), ('1e+16', '#### 10000000000000000'),
+      ('1000', '#### 1e3'), ('1000', '#### 1E3'), ('3', '#### 3.0e0'),
+      ('1200', '#### 1.2e3'), ('0.5', '#### 5e-1'),
+  )
+  def test_K50_a_number_may_have_an_exponent(self, answer, reply):
+    self.assertEqual(self.score(answer, reply), (1.0, 1.0))
+
+  def test_K50_an_answer_that_cannot_be_read_is_a_fault_of_the_task(self):
+    verifier = numeric.NumericAnswer()
+    verifier.check_payload({'answer': '#### 1e-05'})
+    for answer in ('twelve', '3 or 4', 7, ''):
+      with self.assertRaisesRegex(ValueError, 'answer'):
+        verifier.check_payload({'answer': answer})
 
   @parameterized.parameters(
       ('-3', '#### \u22123', 1.0), ('-3', '#### -$3', 1.0),
